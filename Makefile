@@ -1,0 +1,36 @@
+# Two commands on a fresh machine: `make demo` shows a real run, `make test` runs the whole suite.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: demo test lint bench docs install clean
+
+# The stamp makes a second install free; it is renewed when the project's requirements change.
+$(VENV)/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+install: $(VENV)/installed
+
+demo: install
+	$(BIN)/python examples/demo.py
+
+test: install lint
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --quiet
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: install
+	$(BIN)/python -m benchmarks $(BENCH)
+
+docs: install
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m sphinx -q -W docs docs/_build
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

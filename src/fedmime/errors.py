@@ -1,0 +1,25 @@
+"""What can go wrong, by the exit code it ends in. Every message is one line: the field, the value, what is accepted."""
+
+
+class FedmimeError(Exception):
+    """The base of everything this library raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(FedmimeError, ValueError):
+    """A number, name or combination of arguments that makes no sense."""
+
+    exit_code = 2
+
+
+class DataError(FedmimeError, ValueError):
+    """Client data that cannot be trained on: wrong shapes, labels out of range, damaged files."""
+
+    exit_code = 3
+
+
+class Diverged(FedmimeError, ArithmeticError):
+    """The server model or its statistics stopped being finite."""
+
+    exit_code = 4
