@@ -1,0 +1,26 @@
+"""Base optimizers: B = (U, V), one file each."""
+
+from fedmime.optimizers.adafactor import adafactor
+from fedmime.optimizers.adagrad import adagrad
+from fedmime.optimizers.adam import adam, rmsprop
+from fedmime.optimizers.base import BaseOptimizer, Statistics, custom
+from fedmime.optimizers.momentum import momentum
+from fedmime.optimizers.optax import from_optax
+from fedmime.optimizers.sgd import sgd
+from fedmime.optimizers.sm3 import sm3
+from fedmime.optimizers.yogi import yogi
+
+__all__ = [
+    "BaseOptimizer",
+    "Statistics",
+    "adafactor",
+    "adagrad",
+    "adam",
+    "custom",
+    "from_optax",
+    "momentum",
+    "rmsprop",
+    "sgd",
+    "sm3",
+    "yogi",
+]

@@ -1,0 +1,140 @@
+r"""A base optimizer $\mathcal{B} = (U, V)$: the step $x \gets x - \eta\,U(g, s)$, the statistics $s \gets V(g, s)$.
+
+Keeping the two apart is what lets a client apply the server's statistics without moving them.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from fedmime.errors import ConfigError
+from fedmime.numbers import Value, choice, recipe, static
+from fedmime.vector import Vector, at_least, sqrt
+
+Statistics = Any
+Apply = Literal["frozen", "lookahead"]
+Direction = Callable[[Vector, Statistics, Vector], Vector]
+
+
+class BaseOptimizer(abc.ABC):
+    """What every base optimizer offers. Subclasses are recipes: their numbers are pytree leaves."""
+
+    linear: ClassVar[bool] = True
+    """Whether `update` is linear in g for fixed statistics (up to the constant momentum part)."""
+    adaptive: ClassVar[bool] = False
+    """Whether `update` divides by its statistics, so that they must have seen a gradient first."""
+
+    @abc.abstractmethod
+    def init(self, x: Vector) -> Statistics:
+        """The statistics before the first gradient."""
+
+    @abc.abstractmethod
+    def update(self, g: Vector, s: Statistics) -> Vector:
+        """U(g, s): the direction, from the given statistics alone."""
+
+    @abc.abstractmethod
+    def track(self, g: Vector, s: Statistics) -> Statistics:
+        """V(g, s): the statistics after gradient g."""
+
+    def ahead(self, g: Vector, s: Statistics, x: Vector) -> Vector:
+        """The direction the whole optimizer would take on (g, s): statistics first, step after. By default U(g, s)."""
+        del x  # the point reached so far, for transformations with weight decay
+        return self.update(g, s)
+
+    def direction(self, apply: str) -> Direction:
+        """How a client applies this optimizer: `frozen` uses s as it is, `lookahead` the whole optimizer from s."""
+        return self.ahead if apply == "lookahead" else lambda g, s, _: self.update(g, s)
+
+
+class AdaptiveState(NamedTuple):
+    """Statistics of an adaptive optimizer; what it does not need is None and takes no room on the wire."""
+
+    m: Any
+    v: Any
+    count: Any = None
+
+
+class Adaptive(BaseOptimizer):
+    r"""Optimizers that divide by the root of an accumulator of squares.
+
+    $U(g, s) = ((1-\beta_1) g + \beta_1 m) / \max(\epsilon + \sqrt v,\ \text{floor})$; a subclass says how `v` grows.
+    """
+
+    adaptive: ClassVar[bool] = True
+    eps: Value
+    floor: Value
+
+    @abc.abstractmethod
+    def accumulate(self, g: Vector, s: AdaptiveState) -> Any:
+        """The accumulator after gradient g."""
+
+    def smooth(self, g: Vector, s: AdaptiveState) -> Vector:
+        """The numerator of U: the gradient, or its moving average in optimizers that keep one."""
+        return g
+
+    def read(self, v: Any, like: Vector) -> Vector:
+        """The accumulator of every weight, for subclasses that store it in another form."""
+        return v
+
+    def update(self, g: Vector, s: AdaptiveState) -> Vector:
+        return self.smooth(g, s) / at_least(sqrt(self.read(s.v, g)) + self.eps, self.floor)
+
+    def track(self, g: Vector, s: AdaptiveState) -> AdaptiveState:
+        count = None if s.count is None else s.count + 1
+        return AdaptiveState(m=None if s.m is None else self.smooth(g, s), v=self.accumulate(g, s), count=count)
+
+    def ahead(self, g: Vector, s: AdaptiveState, x: Vector) -> Vector:
+        return self.update(g, s._replace(v=self.accumulate(g, s)))
+
+
+@recipe
+class Custom(BaseOptimizer):
+    """A base optimizer of the user's own functions."""
+
+    init_function: Callable[[Vector], Statistics] = static()
+    update_function: Callable[[Vector, Statistics], Vector] = static()
+    track_function: Callable[[Vector, Statistics], Statistics] = static()
+
+    def init(self, x: Vector) -> Statistics:
+        return self.init_function(x)
+
+    def update(self, g: Vector, s: Statistics) -> Vector:
+        return self.update_function(g, s)
+
+    def track(self, g: Vector, s: Statistics) -> Statistics:
+        return self.track_function(g, s)
+
+
+def custom(
+    init: Callable[[Vector], Statistics],
+    update: Callable[[Vector, Statistics], Vector],
+    track: Callable[[Vector, Statistics], Statistics],
+) -> BaseOptimizer:
+    """A base optimizer from three functions, `update` linear in g. See `BaseOptimizer` for what each returns."""
+    for name, function in (("init", init), ("update", update), ("track", track)):
+        if not callable(function):
+            raise ConfigError(f"custom: {name} must be a function, got {function!r}")
+    return Custom(init, update, track)
+
+
+def base_optimizer(owner: str, name: str, value: Any) -> BaseOptimizer:
+    """Check that an argument is a base optimizer."""
+    if not isinstance(value, BaseOptimizer):
+        raise ConfigError(
+            f"{owner}: {name} must be a base optimizer such as fm.optimizers.momentum(0.9), got {value!r}"
+        )
+    return value
+
+
+def application(owner: str, base: BaseOptimizer, apply: str | None) -> str:
+    """The way to apply a base: as asked, else `frozen` where U is linear and `lookahead` where it cannot be."""
+    if apply is None:
+        return "frozen" if base.linear else "lookahead"
+    choice(owner, "apply", apply, ("frozen", "lookahead"))
+    if apply == "frozen" and not base.linear:
+        raise ConfigError(
+            f"{owner}: apply='frozen' needs a base with U linear in g; use apply='lookahead' with from_optax"
+        )
+    return apply

@@ -1,0 +1,64 @@
+"""SM3: one accumulator per row and per column instead of one per weight."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedmime.numbers import NON_NEGATIVE, Number, Value, checked, number, recipe
+from fedmime.optimizers.base import Adaptive, AdaptiveState
+from fedmime.vector import Vector
+
+Covers = tuple[jax.Array, ...]  # for each axis of a weight: its slices' accumulators, other axes of length one
+
+
+def _blank(leaf: jax.Array) -> Covers:
+    if leaf.ndim < 2:
+        return (jnp.zeros_like(leaf),)
+    shapes = ([n if axis == kept else 1 for axis, n in enumerate(leaf.shape)] for kept in range(leaf.ndim))
+    return tuple(jnp.zeros(shape, leaf.dtype) for shape in shapes)
+
+
+def _estimate(covers: Covers) -> jax.Array:
+    """Each weight's accumulator is at most that of every slice it lies in."""
+    return functools.reduce(jnp.minimum, covers)
+
+
+def _grow(g: jax.Array, covers: Covers) -> Covers:
+    nu = _estimate(covers) + g * g
+    if nu.ndim < 2:
+        return (nu,)
+    return tuple(
+        jnp.max(nu, axis=tuple(a for a in range(nu.ndim) if a != kept), keepdims=True) for kept in range(nu.ndim)
+    )
+
+
+@recipe
+class SM3(Adaptive):
+    """s = v, a tuple of per-axis accumulators for every weight array."""
+
+    eps: Value = number(NON_NEGATIVE)
+    floor: Value = number(NON_NEGATIVE)
+
+    def init(self, x: Vector) -> AdaptiveState:
+        return AdaptiveState(m=None, v=jax.tree.map(_blank, x.tree))
+
+    def accumulate(self, g: Vector, s: AdaptiveState) -> Any:
+        return jax.tree.map(_grow, g.tree, s.v)
+
+    def read(self, v: Any, like: Vector) -> Vector:
+        return Vector(jax.tree.map(lambda _, covers: _estimate(covers), like.tree, v))
+
+
+def sm3(eps: Number = 1e-7, floor: Number = 0.0) -> SM3:
+    r"""SM3-II: $\nu = \min_r \mu_r + g^2$ over the slices r a weight lies in, then $\mu_r = \max \nu$ over the slice.
+
+    U divides by $\max(\epsilon + \sqrt{\min_r \mu_r}, \text{floor})$. The statistics of an n × m weight are n + m
+    numbers, so sending them costs clients next to nothing.
+
+    Reference: Anil et al., 2019, https://arxiv.org/abs/1901.11150
+    """
+    return checked(SM3(eps, floor))
