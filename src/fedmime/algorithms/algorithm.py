@@ -1,0 +1,149 @@
+"""What an algorithm is: the messages of one round and what each side makes of them.
+
+A round: the server asks for the cohort's mean full gradient at `points`, `broadcast`s a message, every client runs
+`local` on it, and the server folds the mean of the replies into its state. Choosing clients, mapping over them,
+weighing and averaging belong to the engine, so one text serves one process, a cluster and a deployment.
+What is sent is exactly what `points`, `broadcast` and `local` return, so communication is counted, not declared.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from fedmime.errors import ConfigError
+from fedmime.vector import Vector
+
+Carry = TypeVar("Carry")
+Server = Any  # an algorithm's own state: a NamedTuple with the server model `x` first
+Message = Any
+
+
+class Batch(NamedTuple):
+    """One mini-batch, opaque to algorithms but for its place in the client's sequence."""
+
+    index: jax.Array  # k: 0 for the client's first step
+    handle: Any
+
+
+class Client(Protocol):
+    """What a client offers to `Algorithm.local`."""
+
+    kept: Any
+    """What this client kept when it was last seen (`Algorithm.remember` if never)."""
+    steps: jax.Array
+    """K_i, the number of local steps it will take."""
+    pick: jax.Array
+    """The step whose iterate the server drew at random, or -1: one client of the cohort has one."""
+
+    def grad(self, y: Vector, batch: Batch, control: float | jax.Array = 0.0) -> Vector:
+        """The mini-batch gradient at y, minus `control` times that of the same batch at the algorithm's anchor."""
+        ...
+
+    def descend(self, step: Callable[[Carry, Batch], Carry], start: Carry) -> Carry:
+        """Run `step` over the client's mini-batches. The carry is y, or a tuple that begins with y."""
+        ...
+
+
+class Reply(NamedTuple):
+    """What a client answers."""
+
+    send: Any = ()  # averaged over the cohort with the clients' weights
+    add: Any = ()  # summed over the cohort, unweighted
+    keep: Any = ()  # stays with the client
+
+
+class Replies(NamedTuple):
+    """What the server gets to see of the cohort."""
+
+    mean: Any  # of Reply.send
+    total: Any  # of Reply.add
+    population: jax.Array  # N
+    steps: jax.Array  # local steps of the whole cohort
+    coin: jax.Array  # the round's uniform random number, for the server's own choices
+
+
+class State(NamedTuple):
+    """What a run carries from round to round."""
+
+    round: int
+    server: Server
+    memory: Any = None  # what clients kept, for algorithms whose clients keep anything
+
+    @property
+    def x(self) -> Vector:
+        """The server model."""
+        return self.server.x
+
+
+def params(state: State) -> Any:
+    """The server model as the plain pytree that went in."""
+    return state.server.x.tree
+
+
+class Algorithm(abc.ABC):
+    """The base of all algorithms. Subclasses are recipes: numbers are leaves, modes are static."""
+
+    split: bool = False
+    """Whether gradients and updates come from two disjoint halves of the cohort."""
+    gradient_rounds: int = 0
+    """Rounds at the start that only gather gradients; they count as rounds and as communication."""
+    local_steps: ClassVar[bool] = True
+    """Whether clients train at all."""
+    waits: ClassVar[bool] = False
+    """Whether clients need the mean gradient before their first step: a second exchange in a deployment."""
+    pooled: ClassVar[bool] = False
+    """Whether it runs on the pooled data instead of on clients."""
+
+    def init(self, params: Any) -> State:
+        """The state before the first round, from a model's plain pytree."""
+        if not _is_model(params):
+            raise ConfigError(
+                f"{type(self).__name__}: params must be a pytree of floating-point arrays, got {params!r:.80}"
+            )
+        return State(0, self.start(Vector(jax.tree.map(jnp.asarray, params))))
+
+    @abc.abstractmethod
+    def start(self, x: Vector) -> Server:
+        """The server's state around its first model."""
+
+    def points(self, server: Server) -> tuple[Vector, ...]:
+        """Where the cohort's mean full gradient is wanted; the engine gives one vector h for each."""
+        return ()
+
+    def prime_points(self, server: Server) -> tuple[Vector, ...]:
+        """The same for gradient-only rounds."""
+        return self.points(server)
+
+    def prime(self, server: Server, h: tuple[Vector, ...], seen: jax.Array) -> Server:
+        """What a gradient-only round does; `seen` of them came before."""
+        raise AssertionError(f"{type(self).__name__} has no gradient-only rounds")
+
+    def broadcast(self, server: Server, h: tuple[Vector, ...]) -> Message:
+        """What the clients that train are sent."""
+        return (server.x,)
+
+    def anchor(self, message: Message) -> Vector | None:
+        """The point of the control variate in `Client.grad`, where there is one."""
+        return None
+
+    def remember(self, x: Vector) -> Any:
+        """What a client that was never seen has kept: nothing, or zeros shaped like the model."""
+        return ()
+
+    def local(self, message: Message, client: Client) -> Reply:
+        """What one client computes."""
+        raise AssertionError(f"{type(self).__name__} has no local steps")
+
+    @abc.abstractmethod
+    def server(self, server: Server, h: tuple[Vector, ...], replies: Replies) -> Server:
+        """The server's state after the round."""
+
+
+def _is_model(params: Any) -> bool:
+    leaves = jax.tree.leaves(params)
+    return bool(leaves) and all(hasattr(a, "dtype") and jnp.issubdtype(a.dtype, jnp.floating) for a in leaves)

@@ -1,0 +1,56 @@
+"""Centralized training on pooled data: what every other algorithm mimics."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fedmime.algorithms.algorithm import Client, Replies, Reply
+from fedmime.algorithms.mime import MimeState, Tracking, priming
+from fedmime.numbers import POSITIVE, Number, Value, checked, number, recipe, static
+from fedmime.optimizers import BaseOptimizer
+from fedmime.optimizers.base import application, base_optimizer
+from fedmime.vector import Vector
+
+
+@recipe
+class Centralized(Tracking):
+    """The base optimizer, mini-batch by mini-batch, by one client that holds everybody's data."""
+
+    base: BaseOptimizer
+    eta: Value = number(POSITIVE)
+    apply: str = static()
+    gradient_rounds: int = static()
+    pooled: ClassVar[bool] = True
+
+    def points(self, server: MimeState) -> tuple[Vector, ...]:
+        return ()
+
+    def prime_points(self, server: MimeState) -> tuple[Vector, ...]:
+        return (server.x,)
+
+    def broadcast(self, server: MimeState, h: tuple[Vector, ...]) -> MimeState:
+        return server
+
+    def local(self, message: MimeState, client: Client) -> Reply:
+        U, V = self.base.direction(self.apply), self.base.track
+
+        def step(carry, batch):
+            x, s = carry
+            g = client.grad(x, batch)
+            return x - self.eta * U(g, s, x), V(g, s)
+
+        return Reply(add=client.descend(step, tuple(message)))
+
+    def server(self, server: MimeState, h: tuple[Vector, ...], replies: Replies) -> MimeState:
+        return MimeState(*replies.total)
+
+
+def centralized(
+    base: BaseOptimizer, eta: Number, apply: str | None = None, prime_rounds: int | None = None
+) -> Centralized:
+    r"""The base optimizer itself: $x \gets x - \eta\,U(g, s)$, $s \gets V(g, s)$ on i.i.d. mini-batches of pooled data.
+
+    `apply` and `prime_rounds` as in `mime`; a textbook optimizer is `apply="lookahead"`.
+    """
+    apply = application("centralized", base_optimizer("centralized", "base", base), apply)
+    return checked(Centralized(base, eta, apply, priming("centralized", base, apply, prime_rounds)))

@@ -1,0 +1,83 @@
+"""FedAvg with any server optimizer: clients run SGD, the server steps along their mean movement."""
+
+from __future__ import annotations
+
+import abc
+from typing import NamedTuple
+
+from fedmime.algorithms.algorithm import Algorithm, Client, Replies, Reply
+from fedmime.numbers import POSITIVE, Number, Value, checked, number, recipe, static
+from fedmime.optimizers import BaseOptimizer, Statistics, sgd
+from fedmime.optimizers.base import application, base_optimizer
+from fedmime.vector import Vector
+
+
+class FedAvgState(NamedTuple):
+    """The server of every algorithm whose clients only send their movement."""
+
+    x: Vector  # server model
+    s: Statistics  # of the server optimizer; never leaves the server
+
+
+class ServerOptimized(Algorithm):
+    """Algorithms that hand the cohort's mean movement to a server optimizer as a pseudo-gradient."""
+
+    eta: Value
+    optimizer: BaseOptimizer
+    eta_server: Value
+    apply: str
+
+    def start(self, x: Vector) -> FedAvgState:
+        return FedAvgState(x, self.optimizer.init(x))
+
+    def follow(self, x: Vector, s: Statistics, movement: Vector) -> tuple[Vector, Statistics]:
+        """One step of the server optimizer on the pseudo-gradient -movement."""
+        U, V = self.optimizer.direction(self.apply), self.optimizer.track
+        return x - self.eta_server * U(-movement, s, x), V(-movement, s)
+
+    def server(self, server: FedAvgState, h: tuple[Vector, ...], replies: Replies) -> FedAvgState:
+        return FedAvgState(*self.follow(server.x, server.s, replies.mean))
+
+    @abc.abstractmethod
+    def local(self, message: tuple[Vector, ...], client: Client) -> Reply: ...
+
+
+@recipe
+class FedAvg(ServerOptimized):
+    """y ← y − η ∇fᵢ(y; ζ)."""
+
+    eta: Value = number(POSITIVE)
+    optimizer: BaseOptimizer
+    eta_server: Value = number(POSITIVE)
+    apply: str = static()
+
+    def local(self, message: tuple[Vector], client: Client) -> Reply:
+        (x,) = message
+
+        def step(y, batch):
+            return y - self.eta * client.grad(y, batch)
+
+        return Reply(send=client.descend(step, x) - x)
+
+
+def fedavg(
+    eta: Number, server: BaseOptimizer | None = None, eta_server: Number = 1.0, apply: str = "lookahead"
+) -> FedAvg:
+    r"""Federated averaging; with a `server` optimizer other than SGD this is FedOpt.
+
+    Clients run SGD with rate $\eta$; the server takes $x \gets x - \eta_s\,U(\Delta, s)$ on the pseudo-gradient
+    $\Delta = x - \sum_i w_i y_i$. A server optimizer is run whole (statistics first, step after: `lookahead`), as
+    FedOpt does; `apply="frozen"` steps with the statistics of earlier rounds only.
+
+    References: McMahan et al., 2017, https://arxiv.org/abs/1602.05629; Reddi et al., 2021,
+    https://arxiv.org/abs/2003.00295
+    """
+    return checked(FedAvg(eta, *server_options("fedavg", server, eta_server, apply)))
+
+
+def server_options(
+    owner: str, server: BaseOptimizer | None, eta_server: Number, apply: str
+) -> tuple[BaseOptimizer, Number, str]:
+    """Check the arguments that all server-optimized algorithms share."""
+    optimizer = base_optimizer(owner, "server", sgd() if server is None else server)
+    return optimizer, eta_server, application(owner, optimizer, apply)

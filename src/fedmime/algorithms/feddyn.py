@@ -1,0 +1,58 @@
+"""FedDyn: a dynamic regularizer that aligns every client's optimum with the server's."""
+
+from typing import NamedTuple
+
+from fedmime.algorithms.algorithm import Client, Replies, Reply
+from fedmime.algorithms.fedavg import ServerOptimized, server_options
+from fedmime.numbers import POSITIVE, Number, Value, checked, number, recipe, static
+from fedmime.optimizers import BaseOptimizer, Statistics
+from fedmime.vector import Vector, zeros
+
+
+class FedDynState(NamedTuple):
+    """The server's model and the sum of all movements it has seen."""
+
+    x: Vector
+    s: Statistics  # of the server optimizer
+    h: Vector  # mean over the population of the clients' linear terms
+
+
+@recipe
+class FedDyn(ServerOptimized):
+    """y ← y − η (∇fᵢ(y; ζ) − hᵢ + α (y − x))."""
+
+    eta: Value = number(POSITIVE)
+    alpha: Value = number(POSITIVE)
+    optimizer: BaseOptimizer
+    eta_server: Value = number(POSITIVE)
+    apply: str = static()
+
+    def start(self, x: Vector) -> FedDynState:
+        return FedDynState(x, self.optimizer.init(x), zeros(x))
+
+    def remember(self, x: Vector) -> Vector:
+        return zeros(x)
+
+    def local(self, message: tuple[Vector], client: Client) -> Reply:
+        (x,), h_i = message, client.kept
+
+        def step(y, batch):
+            return y - self.eta * (client.grad(y, batch) - h_i + self.alpha * (y - x))
+
+        moved = client.descend(step, x) - x
+        return Reply(send=moved, add=moved, keep=h_i - self.alpha * moved)
+
+    def server(self, server: FedDynState, h: tuple[Vector, ...], replies: Replies) -> FedDynState:
+        h_new = server.h - (self.alpha / replies.population) * replies.total
+        x, s = self.follow(server.x, server.s, replies.mean - h_new / self.alpha)
+        return FedDynState(x, s, h_new)
+
+
+def feddyn(
+    eta: Number, alpha: Number, server: BaseOptimizer | None = None, eta_server: Number = 1.0, apply: str = "lookahead"
+) -> FedDyn:
+    r"""FedDyn: clients keep $h_i \gets h_i - \alpha (y_i - x)$, the server moves to $\sum_i w_i y_i - h/\alpha$.
+
+    Reference: Acar et al., 2021, https://arxiv.org/abs/2111.04263
+    """
+    return checked(FedDyn(eta, alpha, *server_options("feddyn", server, eta_server, apply)))

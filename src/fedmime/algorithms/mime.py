@@ -1,0 +1,145 @@
+"""Mime: apply the base optimizer at every client step, with statistics that only the server moves."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+
+from fedmime.algorithms.algorithm import Algorithm, Batch, Client, Replies, Reply
+from fedmime.numbers import POSITIVE, Number, Value, checked, choice, count, number, recipe, static
+from fedmime.optimizers import BaseOptimizer, Statistics
+from fedmime.optimizers.base import application, base_optimizer
+from fedmime.vector import Vector
+
+
+class MimeState(NamedTuple):
+    """The server."""
+
+    x: Vector  # server model
+    s: Statistics  # of the base optimizer; clients read it, only the server moves it
+
+
+class MimeMessage(NamedTuple):
+    """What a client is sent before it trains."""
+
+    x: Vector
+    s: Statistics
+    c: Vector | None  # mean of the full gradients at x; MimeLite does without
+
+
+class Tracking(Algorithm):
+    """Algorithms whose server keeps a base optimizer's statistics of the cohort's mean full gradient."""
+
+    base: BaseOptimizer
+
+    def start(self, x: Vector) -> MimeState:
+        return MimeState(x, self.base.init(x))
+
+    def points(self, server: MimeState) -> tuple[Vector, ...]:
+        return (server.x,)
+
+    def prime(self, server: MimeState, h: tuple[Vector, ...], seen: Any) -> MimeState:
+        return server._replace(s=self.track(server.s, h))
+
+    def track(self, s: Statistics, h: tuple[Vector, ...]) -> Statistics:
+        """V at the mean gradient, where one was asked for."""
+        return self.base.track(h[0], s) if h else s
+
+
+@recipe
+class Mime(Tracking):
+    """Mime and MimeLite, with the server's statistics fixed during local steps or moved by each client (Loc-)."""
+
+    base: BaseOptimizer
+    eta: Value = number(POSITIVE)
+    eta_server: Value = number(POSITIVE)
+    waits: bool = static()  # for c: Mime; MimeLite does not
+    apply: str = static()
+    state: str = static()
+    split: bool = static()
+    gradient_rounds: int = static()
+
+    def points(self, server: MimeState) -> tuple[Vector, ...]:
+        stateless = not jax.tree.leaves(server.s)
+        return () if stateless and not self.waits else (server.x,)
+
+    def broadcast(self, server: MimeState, h: tuple[Vector, ...]) -> MimeMessage:
+        return MimeMessage(server.x, server.s, c=h[0] if self.waits else None)
+
+    def anchor(self, message: MimeMessage) -> Vector | None:
+        return message.x if self.waits else None
+
+    def local(self, message: MimeMessage, client: Client) -> Reply:
+        x, s, c = message
+        U, V = self.base.direction(self.apply), self.base.track
+
+        def gradient(y: Vector, batch: Batch) -> Vector:
+            return client.grad(y, batch) if c is None else client.grad(y, batch, control=1.0) + c
+
+        def step(y, batch):
+            return y - self.eta * U(gradient(y, batch), s, y)
+
+        def step_local(carry, batch):
+            y, s_i = carry
+            g = gradient(y, batch)
+            return y - self.eta * U(g, s_i, y), V(g, s_i)
+
+        y = client.descend(step_local, (x, s))[0] if self.state == "local" else client.descend(step, x)
+        return Reply(send=y - x)
+
+    def server(self, server: MimeState, h: tuple[Vector, ...], replies: Replies) -> MimeState:
+        return MimeState(server.x + self.eta_server * replies.mean, self.track(server.s, h))
+
+
+def mime(
+    base: BaseOptimizer,
+    eta: Number,
+    eta_server: Number = 1.0,
+    apply: str | None = None,
+    state: str = "fixed",
+    split: bool = False,
+    prime_rounds: int | None = None,
+) -> Mime:
+    r"""Mime with base optimizer $\mathcal{B} = (U, V)$ and client rate $\eta$.
+
+    Clients take $y \gets y - \eta\, U(g, s)$ with $g = \nabla f_i(y;\zeta) - \nabla f_i(x;\zeta) + c$, where $c$ is
+    the cohort's mean full gradient at $x$; then $s \gets V(c, s)$ and $x$ moves to the mean of the $y_i$.
+
+    Args:
+        apply: `"frozen"` (the paper; default) uses the server's s as it is, `"lookahead"` the whole optimizer from s.
+        state: `"fixed"`, or `"local"` for Loc-Mime, where each client moves a copy of s and discards it.
+        split: one half of the cohort sends full gradients, the other half trains.
+        prime_rounds: gradient-only rounds that fill s first; by default 1 for adaptive bases applied frozen, else 0.
+
+    Reference: Karimireddy et al., 2020, Algorithm 1, https://arxiv.org/abs/2008.03606
+    """
+    return _mime("mime", True, base, eta, eta_server, apply, state, split, prime_rounds)
+
+
+def mime_lite(
+    base: BaseOptimizer,
+    eta: Number,
+    eta_server: Number = 1.0,
+    apply: str | None = None,
+    state: str = "fixed",
+    split: bool = False,
+    prime_rounds: int | None = None,
+) -> Mime:
+    r"""MimeLite: as `mime`, with the uncorrected $g = \nabla f_i(y;\zeta)$, so one exchange a round is enough."""
+    return _mime("mime_lite", False, base, eta, eta_server, apply, state, split, prime_rounds)
+
+
+def _mime(owner, waits, base, eta, eta_server, apply, state, split, prime_rounds) -> Mime:
+    apply = application(owner, base_optimizer(owner, "base", base), apply)
+    choice(owner, "state", state, ("fixed", "local"))
+    return checked(
+        Mime(base, eta, eta_server, waits, apply, state, bool(split), priming(owner, base, apply, prime_rounds))
+    )
+
+
+def priming(owner: str, base: BaseOptimizer, apply: str, prime_rounds: int | None) -> int:
+    """How many gradient-only rounds fill the statistics: a frozen adaptive base must not divide by zeros."""
+    if prime_rounds is None:
+        return int(base.adaptive and apply == "frozen")
+    return count(owner, "prime_rounds", prime_rounds)

@@ -1,0 +1,61 @@
+"""Server-only methods: the cohort sends full gradients, nobody takes local steps."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fedmime.algorithms.algorithm import Replies
+from fedmime.algorithms.mime import MimeState, Tracking, priming
+from fedmime.algorithms.mvr import MVR, MVRState
+from fedmime.numbers import POSITIVE, UNIT, Number, Value, checked, count, number, recipe, static
+from fedmime.optimizers import BaseOptimizer
+from fedmime.optimizers.base import application, base_optimizer
+from fedmime.vector import Vector
+
+
+@recipe
+class ServerOnly(Tracking):
+    """x ← x − η U(c, s), s ← V(c, s)."""
+
+    base: BaseOptimizer
+    eta: Value = number(POSITIVE)
+    apply: str = static()
+    gradient_rounds: int = static()
+    local_steps: ClassVar[bool] = False
+
+    def server(self, server: MimeState, h: tuple[Vector, ...], replies: Replies) -> MimeState:
+        (c,), (x, s) = h, server
+        return MimeState(x - self.eta * self.base.direction(self.apply)(c, s, x), self.track(s, h))
+
+
+@recipe
+class ServerOnlyMVR(MVR):
+    """x ← x − η mᵗ: STORM on the cohort's gradients."""
+
+    eta: Value = number(POSITIVE)
+    beta: Value = number(UNIT)
+    gradient_rounds: int = static()
+    local_steps: ClassVar[bool] = False
+
+    def server(self, server: MVRState, h: tuple[Vector, Vector], replies: Replies) -> MVRState:
+        m = self.momentum(server, h)
+        return server._replace(x=server.x - self.eta * m, x_old=server.x, m=m)
+
+
+def server_only(
+    base: BaseOptimizer, eta: Number, apply: str | None = None, prime_rounds: int | None = None
+) -> ServerOnly:
+    r"""The base optimizer on the cohort's mean full gradient $c$: $x \gets x - \eta\,U(c, s)$, then $s \gets V(c, s)$.
+
+    `apply` and `prime_rounds` as in `mime`.
+    """
+    apply = application("server_only", base_optimizer("server_only", "base", base), apply)
+    return checked(ServerOnly(base, eta, apply, priming("server_only", base, apply, prime_rounds)))
+
+
+def server_only_mvr(eta: Number, beta: Number, init_rounds: int = 1) -> ServerOnlyMVR:
+    r"""Momentum-based variance reduction without local steps, $x \gets x - \eta\,m^t$ with `mime_mvr`'s $m^t$.
+
+    Reference: Cutkosky and Orabona, 2019, https://arxiv.org/abs/1905.10018
+    """
+    return checked(ServerOnlyMVR(eta, beta, count("server_only_mvr", "init_rounds", init_rounds)))
