@@ -1,0 +1,115 @@
+"""What a round costs on the wire, counted from the messages that an algorithm really sends."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedmime.algorithms.algorithm import Algorithm, Batch
+from fedmime.errors import ConfigError
+from fedmime.vector import Vector, nbytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """Bytes that one client receives and sends in a round."""
+
+    down: int
+    up: int
+
+    @property
+    def total(self) -> int:
+        """Both ways."""
+        return self.down + self.up
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What one unit of a cohort costs: a client, or with split cohorts a pair of clients.
+
+    `update` is the client that trains (and, without split cohorts, also sends its gradient); `gradient` the other
+    client of a pair, None where there are no pairs; `prime` a client in a gradient-only round, None if there are none.
+    """
+
+    model_bytes: int
+    update: Traffic
+    gradient: Traffic | None
+    prime: Traffic | None
+
+    @property
+    def bytes(self) -> int:
+        """Both ways, of one unit."""
+        return self.update.total + (self.gradient.total if self.gradient else 0)
+
+    @property
+    def model_sizes(self) -> float:
+        """The same, in sizes of the model."""
+        return self.bytes / self.model_bytes
+
+
+class _ShapeClient:
+    """A client that computes nothing but shapes."""
+
+    def __init__(self, kept: Any) -> None:
+        self.kept = kept
+        self.steps = jnp.ones((), jnp.int32)
+        self.pick = jnp.zeros((), jnp.int32)
+
+    def grad(self, y: Vector, batch: Batch, control: Any = 0.0) -> Vector:
+        return y
+
+    def descend(self, step: Any, start: Any) -> Any:
+        return step(start, Batch(jnp.zeros((), jnp.int32), None))
+
+
+def cost(algorithm: Algorithm, params: Any) -> Cost:
+    """The bytes a client receives and sends in a round, by what the algorithm's messages contain.
+
+    An array that goes to the same client twice in a round (x with the request for a gradient and again with the
+    message) is counted once.
+    """
+    x = Vector(jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a), a.dtype), params))
+    server = jax.eval_shape(algorithm.start, x)
+    points = algorithm.points(server)
+    h = tuple(point.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype)) for point in points)
+    asked = Traffic(_distinct(points), nbytes(h))
+    prime = None
+    if algorithm.gradient_rounds:
+        prime_points = algorithm.prime_points(server)
+        prime = Traffic(_distinct(prime_points), sum(nbytes(point) for point in prime_points))
+    if not algorithm.local_steps:
+        return Cost(nbytes(x), asked, None, prime)
+    message = algorithm.broadcast(server, h)
+
+    def reply(message: Any, kept: Any) -> Any:
+        answer = algorithm.local(message, _ShapeClient(kept))
+        return list(_by_identity((answer.send, answer.add)).values())
+
+    up = nbytes(jax.eval_shape(reply, message, jax.eval_shape(algorithm.remember, x)))
+    if algorithm.split:
+        return Cost(nbytes(x), Traffic(_distinct(message), up), asked, prime)
+    return Cost(nbytes(x), Traffic(_distinct((points, message)), asked.up + up), None, prime)
+
+
+def cohort_for_budget(algorithm: Algorithm, params: Any, budget: float) -> int:
+    """How many clients (with split cohorts: pairs of clients) a budget of model-sizes a round allows."""
+    if not (isinstance(budget, int | float) and math.isfinite(budget) and budget > 0):
+        raise ConfigError(f"cohort_for_budget: budget must be a positive number of model-sizes, got {budget!r}")
+    each = cost(algorithm, params).model_sizes
+    units = math.floor(budget / each + 1e-3)  # a few scalars beside the model must not cost a whole client
+    if not units:
+        raise ConfigError(f"cohort_for_budget: budget {budget!r} is below the {each:.3g} model-sizes of one client")
+    return units
+
+
+def _by_identity(tree: Any) -> dict[int, Any]:
+    return {id(leaf): leaf for leaf in jax.tree.leaves(tree)}
+
+
+def _distinct(tree: Any) -> int:
+    """Bytes of a message whose repeated arrays are sent once."""
+    return nbytes(list(_by_identity(tree).values()))

@@ -1,0 +1,1 @@
+"""The engine: cohorts, rounds and the loop around them."""

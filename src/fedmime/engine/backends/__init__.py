@@ -1,0 +1,1 @@
+"""Where a round runs: map over clients, then mean, nothing else."""

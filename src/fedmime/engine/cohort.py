@@ -1,0 +1,225 @@
+"""A cohort: the clients of one round, their data, and the exact mini-batches each will take."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from fedmime.errors import ConfigError, DataError
+
+Columns = Mapping[str, np.ndarray]
+
+
+class Member(NamedTuple):
+    """One client's part in a round: it trains (its mini-batches are set), sends its full gradient, or both."""
+
+    index: int  # position in the population: random numbers and memory go by it
+    data: Columns
+    size: int  # n_i
+    rows: np.ndarray | None = None  # [steps, batch] positions in `data`; a partial batch repeats a real row as padding
+    counts: np.ndarray | None = None  # [steps] real rows of each mini-batch
+    probes: bool = True  # whether its full gradient may be asked for
+
+    @property
+    def steps(self) -> int:
+        """K_i, zero for a client that does not train."""
+        return 0 if self.counts is None else len(self.counts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cohort:
+    """The members of one round. `weights` and `gradient_weights` of None mean n_i."""
+
+    members: tuple[Member, ...]
+    population: int
+    weights: np.ndarray | None = None
+    gradient_weights: np.ndarray | None = None
+    explicit: bool = False
+
+    @property
+    def training(self) -> tuple[Member, ...]:
+        """The clients that take local steps."""
+        return tuple(m for m in self.members if m.steps)
+
+    @property
+    def probing(self) -> tuple[Member, ...]:
+        """The clients whose full gradient can be asked for."""
+        return tuple(m for m in self.members if m.probes)
+
+    @property
+    def batch_size(self) -> int:
+        """The width of the widest mini-batch."""
+        return max((m.rows.shape[1] for m in self.training if m.rows is not None), default=1)
+
+    def shares(self, split: bool) -> tuple[np.ndarray, np.ndarray]:
+        """The weights of updates and of full gradients, each summing to one.
+
+        With split cohorts the clients that train are others than those of `full`, so their n_i is what their own
+        mini-batches show.
+        """
+        sizes = [
+            int(m.counts.sum()) if split and self.explicit and m.counts is not None else m.size for m in self.training
+        ]
+        updates = np.asarray(sizes, np.float64) if self.weights is None else self.weights
+        gradients = self.gradient_weights
+        if gradients is None:
+            gradients = np.asarray([m.size for m in self.probing], np.float64)
+            if self.weights is not None and not split and len(self.weights) == len(gradients):
+                gradients = self.weights
+        return updates / max(updates.sum(), 1e-300), gradients / max(gradients.sum(), 1e-300)
+
+    def pooled(self) -> Self:
+        """All data and all mini-batches in the hands of one client, in order."""
+        names = list(self.members[0].data)
+        data = {name: np.concatenate([m.data[name] for m in self.members]) for name in names}
+        offsets = np.cumsum([0, *(len(m.data[names[0]]) for m in self.members)])
+        width = self.batch_size
+        rows = [pad_rows(m.rows, width) + o for m, o in zip(self.members, offsets, strict=False) if m.rows is not None]
+        counts = [m.counts for m in self.members if m.counts is not None]
+        trainer = Member(0, data, len(data[names[0]]), np.concatenate(rows), np.concatenate(counts), probes=False)
+        others = tuple(m._replace(rows=None, counts=None) for m in self.probing)
+        return dataclasses.replace(self, members=(trainer, *others), weights=None)
+
+    @classmethod
+    def from_batches(
+        cls,
+        batches: Sequence[Columns],
+        mask: Sequence[Any] | None = None,
+        weights: Sequence[float] | None = None,
+        full: Sequence[Columns] | None = None,
+        *,
+        gradient_weights: Sequence[float] | None = None,
+        ids: Sequence[int] | None = None,
+        population: int | None = None,
+    ) -> Self:
+        """A cohort whose every mini-batch is given, so that another implementation can be compared number by number.
+
+        Args:
+            batches: for each client that trains, `{field: array[steps, batch, ...]}`.
+            mask: for each of them, `array[steps, batch]` that is true for real examples; all are by default.
+            weights: of the clients' updates; by default their numbers of examples.
+            full: for each client whose full gradient is asked, `{field: array[n, ...]}`: the same clients, or with
+                split cohorts the other half. By default the examples of the client's own mini-batches.
+            gradient_weights: of the full gradients; by default `weights` for the same clients, else examples.
+            ids: positions of the clients in the population, for SCAFFOLD's and FedDyn's memory; by default 0, 1, ...
+            population: N; by default the cohort is the whole population.
+        """
+        if not batches:
+            raise DataError("from_batches: the cohort is empty; give at least one client")
+        indices = _ids(ids, len(batches))
+        masks = [None] * len(batches) if mask is None else list(mask)
+        _same_length("mask", masks, batches)
+        sizes = (
+            [None] * len(batches)
+            if full is None or len(full) != len(batches)
+            else [_examples(f, i) for i, f in enumerate(full)]
+        )
+        members = [
+            _member(i, index, fields, m, n, probes=full is None)
+            for i, (index, fields, m, n) in enumerate(zip(indices, batches, masks, sizes, strict=True))
+        ]
+        for i, fields in enumerate(full or ()):
+            members.append(Member(i, {k: np.asarray(v) for k, v in fields.items()}, _examples(fields, i)))
+        _same_fields(members)
+        clients = len(batches) if full is None else len(full)
+        return cls(
+            tuple(members),
+            population=_population(population, indices),
+            weights=_weights("weights", weights, len(batches)),
+            gradient_weights=_weights("gradient_weights", gradient_weights, clients),
+            explicit=True,
+        )
+
+
+def pad_rows(rows: np.ndarray, width: int) -> np.ndarray:
+    """Widen a table of mini-batches; padding repeats each batch's first row, so it is as finite as the batch itself."""
+    if rows.shape[1] == width:
+        return rows
+    return np.concatenate([rows, np.repeat(rows[:, :1], width - rows.shape[1], axis=1)], axis=1)
+
+
+def _member(i: int, index: int, fields: Columns, mask: Any, size: int | None, probes: bool) -> Member:
+    arrays = {name: np.asarray(value) for name, value in fields.items()}
+    if not arrays:
+        raise DataError(f"from_batches: client {i} has no fields")
+    shapes = {name: a.shape[:2] for name, a in arrays.items()}
+    steps, width = next(iter(shapes.values()), (0, 0)) if all(a.ndim >= 2 for a in arrays.values()) else (0, 0)
+    if len(set(shapes.values())) != 1 or not steps * width:
+        raise DataError(f"from_batches: client {i} needs arrays [steps, batch, ...] of one length, got {shapes}")
+    real = np.ones((steps, width), bool) if mask is None else np.asarray(mask).astype(bool)
+    if real.shape != (steps, width):
+        raise DataError(f"from_batches: mask of client {i} must have shape {(steps, width)}, got {real.shape}")
+    if not real.any():
+        raise DataError(f"from_batches: client {i} has no examples: its mask is false everywhere")
+    # Real rows first, the first of them repeated as padding; a mini-batch without real rows is no step.
+    real_steps = real.any(axis=1)
+    order = np.argsort(~real, axis=1, kind="stable")[real_steps]
+    counts = real.sum(axis=1)[real_steps]
+    rows = np.where(np.arange(width) < counts[:, None], order, order[:, :1])
+    rows = rows + np.flatnonzero(real_steps)[:, None] * width
+    flat = {name: a.reshape(steps * width, *a.shape[2:]) for name, a in arrays.items()}
+    if probes:  # the full gradient is over real examples only
+        keep = np.flatnonzero(real.reshape(-1))
+        position = np.cumsum(real.reshape(-1)) - 1
+        flat, rows = {name: a[keep] for name, a in flat.items()}, position[rows]
+    return Member(
+        index, flat, int(counts.sum()) if size is None else size, rows.astype(np.int32), counts.astype(np.int32), probes
+    )
+
+
+def _examples(fields: Columns, i: int) -> int:
+    lengths = {name: len(np.asarray(value)) for name, value in fields.items()}
+    if len(set(lengths.values())) != 1:
+        raise DataError(f"from_batches: full data of client {i} needs fields of one length, got {lengths}")
+    n = next(iter(lengths.values()))
+    if not n:
+        raise DataError(f"from_batches: full data of client {i} has no examples")
+    return n
+
+
+def _same_length(name: str, values: Sequence[Any], batches: Sequence[Any]) -> None:
+    if len(values) != len(batches):
+        raise DataError(f"from_batches: {name} must have one entry per client ({len(batches)}), got {len(values)}")
+
+
+def _same_fields(members: Sequence[Member]) -> None:
+    def kind(m: Member) -> dict[str, tuple[Any, ...]]:
+        return {name: (a.shape[1:], str(a.dtype)) for name, a in m.data.items()}
+
+    for i, member in enumerate(members):
+        if kind(member) != kind(members[0]):
+            raise DataError(f"from_batches: entry {i} has fields {kind(member)}, others have {kind(members[0])}")
+
+
+def _weights(name: str, weights: Sequence[float] | None, clients: int) -> np.ndarray | None:
+    if weights is None:
+        return None
+    values = np.asarray(weights, np.float64)
+    if values.shape != (clients,):
+        raise DataError(f"from_batches: {name} must have one number per client ({clients}), got shape {values.shape}")
+    if not np.isfinite(values).all() or (values < 0).any() or values.sum() <= 0:
+        raise DataError(f"from_batches: {name} must be finite, not negative and not all zero, got {values.tolist()}")
+    return values
+
+
+def _ids(ids: Sequence[int] | None, clients: int) -> list[int]:
+    if ids is None:
+        return list(range(clients))
+    values = [int(i) for i in ids]
+    if len(values) != clients or len(set(values)) != clients or min(values) < 0:
+        raise ConfigError(
+            f"from_batches: ids must be {clients} different positions in the population, got {list(ids)!r}"
+        )
+    return values
+
+
+def _population(population: int | None, indices: Sequence[int]) -> int:
+    least = max(indices) + 1
+    if population is None:
+        return least
+    if population < least:
+        raise ConfigError(f"from_batches: population must be at least {least} for these clients, got {population!r}")
+    return population

@@ -1,0 +1,133 @@
+"""What clients keep between the rounds they are seen in: one interface, in memory or on disk.
+
+Only clients that were seen take room. `write` returns the memory to go on with: `RamMemory` leaves the old one as it
+was, so a state can be used twice; `DiskMemory` changes its file, but never what was last committed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import jax
+import numpy as np
+
+from fedmime.errors import DataError
+
+_FIRST_SLOTS = 64
+
+
+class ClientMemory(Protocol):
+    """Where stateful algorithms (SCAFFOLD, FedDyn) find what a client kept."""
+
+    def read(self, clients: Sequence[int]) -> list[Any]:
+        """What each client has kept, `Algorithm.remember` for those never seen."""
+        ...
+
+    def write(self, clients: Sequence[int], values: Sequence[Any]) -> Self:
+        """The memory after each of these clients kept a new value."""
+        ...
+
+    def __len__(self) -> int:
+        """How many clients have been seen."""
+        ...
+
+
+@jax.tree_util.register_pytree_node_class
+class RamMemory:
+    """Kept values in a dictionary."""
+
+    def __init__(self, blank: Any, kept: Mapping[int, Any] | None = None) -> None:
+        self._blank = blank
+        self._kept = dict(kept or {})
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def read(self, clients: Sequence[int]) -> list[Any]:
+        """See `ClientMemory`."""
+        return [self._kept.get(client, self._blank) for client in clients]
+
+    def write(self, clients: Sequence[int], values: Sequence[Any]) -> Self:
+        """See `ClientMemory`."""
+        return type(self)(self._blank, {**self._kept, **dict(zip(clients, values, strict=True))})
+
+    def tree_flatten(self) -> tuple[tuple[Any, Any], None]:
+        return (self._blank, self._kept), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: tuple[Any, Any]) -> Self:
+        return cls(*children)
+
+
+class DiskMemory:
+    """Kept values in a memory-mapped table of equal slots, one for each client seen.
+
+    A slot that was committed is not written again before the next `commit`: the new value goes to a free slot.
+    """
+
+    def __init__(self, blank: Any, path: str | os.PathLike[str], index: Mapping[int, int] | None = None) -> None:
+        """Open or make the file at `path`; `index` is what `commit` returned, to go on from that moment."""
+        leaves, self._tree = jax.tree.flatten(blank)
+        self._blank = [np.asarray(leaf) for leaf in leaves]
+        self._unseen = self._pack(blank)
+        self._path = Path(path)
+        self._slots = dict(index or {})
+        self._committed = set(self._slots.values())
+        self._used = max(self._committed, default=-1) + 1
+        self._free = [slot for slot in range(self._used) if slot not in self._committed]
+        held = self._path.stat().st_size // self._unseen.size if self._path.exists() else 0
+        if held < self._used:
+            raise DataError(f"client memory {self._path.name}: holds {held} clients, its index names {self._used}")
+        self._table = self._open(max(held, _FIRST_SLOTS))
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def read(self, clients: Sequence[int]) -> list[Any]:
+        """See `ClientMemory`."""
+        return [self._unpack(self._table[self._slots[c]] if c in self._slots else self._unseen) for c in clients]
+
+    def write(self, clients: Sequence[int], values: Sequence[Any]) -> Self:
+        """See `ClientMemory`."""
+        for client, value in zip(clients, values, strict=True):
+            slot = self._slots.get(client)
+            if slot is None or slot in self._committed:
+                slot = self._slots[client] = self._free.pop() if self._free else self._next()
+            self._table[slot] = self._pack(value)
+        return self
+
+    def commit(self) -> dict[int, int]:
+        """Flush the file and return the index that finds everything again."""
+        self._table.flush()
+        now = set(self._slots.values())
+        self._free.extend(sorted(self._committed - now, reverse=True))
+        self._committed = now
+        return dict(self._slots)
+
+    def _next(self) -> int:
+        if self._used == len(self._table):
+            self._table.flush()
+            self._table = self._open(2 * len(self._table))
+        self._used += 1
+        return self._used - 1
+
+    def _open(self, slots: int) -> np.memmap:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("ab") as file:
+            file.truncate(slots * self._unseen.size)
+        return np.memmap(self._path, np.uint8, "r+", shape=(slots, self._unseen.size))
+
+    def _pack(self, value: Any) -> np.ndarray:
+        pairs = zip(jax.tree.leaves(value), self._blank, strict=True)
+        parts = [np.ascontiguousarray(leaf, like.dtype).reshape(-1).view(np.uint8) for leaf, like in pairs]
+        return np.concatenate(parts)
+
+    def _unpack(self, record: np.ndarray) -> Any:
+        leaves, start = [], 0
+        for like in self._blank:
+            leaves.append(np.array(record[start : start + like.nbytes]).view(like.dtype).reshape(like.shape))
+            start += like.nbytes
+        return jax.tree.unflatten(self._tree, leaves)

@@ -1,0 +1,177 @@
+"""The index plan: which device works through which clients, step by step, as tables that always have the same shapes.
+
+All examples a device needs lie in one pool; a step is a row of positions in it. Clients go longest first to the least
+loaded device. Tables are padded to powers of two, but the compiled round runs only the real entries, so padding costs
+no work and clients of other sizes cost no compilation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedmime.engine.cohort import Cohort, Member, pad_rows
+
+
+class Tables(NamedTuple):
+    """One round's work. Every array has a leading axis of devices."""
+
+    pool: dict[str, np.ndarray]  # [devices, examples, ...]
+    probe_weights: np.ndarray  # [devices, examples] w_j / n_j of each example's client; zero where not asked
+    chunks: Chunks
+    rows: np.ndarray  # [devices, steps, batch] positions in the pool
+    counts: np.ndarray  # [devices, steps] real rows of each step
+    clients: Clients
+    client_count: np.ndarray  # [devices]
+    chunk_count: np.ndarray  # [devices]
+
+
+class Chunks(NamedTuple):
+    """Stretches of the pool that the full gradient goes through."""
+
+    start: np.ndarray  # [devices, chunks] first example
+    count: np.ndarray  # [devices, chunks] real examples
+    owner: np.ndarray  # [devices, chunks] client whose random numbers it takes
+    number: np.ndarray  # [devices, chunks] which chunk of that client
+
+
+class Clients(NamedTuple):
+    """The clients a device trains, in order."""
+
+    first: np.ndarray  # [devices, clients] row of the client's first step
+    steps: np.ndarray  # [devices, clients] K_i
+    weight: np.ndarray  # [devices, clients] w_i
+    index: np.ndarray  # [devices, clients] position in the population
+    pick: np.ndarray  # [devices, clients] step drawn by the server, or -1
+
+
+class Layout:
+    """The padded sizes of a run's tables: powers of two that only grow, so that few shapes are ever compiled."""
+
+    def __init__(self, devices: int, chunk: int) -> None:
+        self.devices = devices
+        self.chunk = chunk
+        self._sizes: dict[str, int] = {}
+
+    def size(self, name: str, needed: int) -> int:
+        """The padded size for `needed` entries."""
+        size = max(self._sizes.get(name, 1), 1 << max(needed - 1, 0).bit_length())
+        self._sizes[name] = size
+        return size
+
+
+class Plan(NamedTuple):
+    """The tables and, for each training member, the device and slot that has it."""
+
+    tables: Tables
+    slots: list[tuple[int, int]]
+
+
+def make_plan(cohort: Cohort, layout: Layout, *, split: bool, by_client: bool, pick: int = -1) -> Plan:
+    """Lay out a cohort.
+
+    Args:
+        by_client: no chunk of the full gradient spans two clients, so that a loss with random numbers draws the same
+            ones on any layout.
+        pick: which of the cohort's local steps, counted over the members in order, the server drew.
+    """
+    updates, gradients = cohort.shares(split)
+    update = dict(zip((id(m) for m in cohort.training), updates, strict=True))
+    gradient = dict(zip((id(m) for m in cohort.probing), gradients, strict=True))
+    picks = _picks(cohort, pick)
+    lanes = _deal(cohort.members, layout.devices, cohort.batch_size)
+    chunks = [_chunks(lane, layout.chunk, by_client) for lane in lanes]
+
+    devices, width = layout.devices, cohort.batch_size
+    examples = layout.size("examples", max(sum(_length(m) for m in lane) for lane in lanes))
+    steps = layout.size("steps", max(sum(m.steps for m in lane) for lane in lanes))
+    clients = layout.size("clients", max(sum(m.steps > 0 for m in lane) for lane in lanes))
+    chunk_slots = layout.size("chunks", max(len(c) for c in chunks))
+
+    sample = cohort.members[0].data
+    pool = {name: np.zeros((devices, examples, *a.shape[1:]), a.dtype) for name, a in sample.items()}
+    probe_weights = np.zeros((devices, examples))
+    rows, counts = np.zeros((devices, steps, width), np.int32), np.zeros((devices, steps), np.int32)
+    table = Clients(*(np.zeros((devices, clients), kind) for kind in (np.int32, np.int32, float, np.int32, np.int32)))
+    client_count = np.zeros(devices, np.int32)
+    slots: dict[int, tuple[int, int]] = {}
+
+    for d, lane in enumerate(lanes):
+        example = step = slot = 0
+        for member in lane:
+            n = _length(member)
+            for name, column in pool.items():
+                column[d, example : example + n] = member.data[name]
+            if member.probes:
+                probe_weights[d, example : example + n] = gradient[id(member)] / n
+            if member.rows is not None and member.counts is not None:
+                rows[d, step : step + member.steps] = pad_rows(member.rows, width) + example
+                counts[d, step : step + member.steps] = member.counts
+                entry = (step, member.steps, update[id(member)], member.index, picks[id(member)])
+                for column, value in zip(table, entry, strict=True):
+                    column[d, slot] = value
+                slots[id(member)] = (d, slot)
+                step, slot = step + member.steps, slot + 1
+            example += n
+        client_count[d] = slot
+
+    return Plan(
+        Tables(
+            pool=pool,
+            probe_weights=probe_weights,
+            chunks=_chunk_table(chunks, chunk_slots),
+            rows=rows,
+            counts=counts,
+            clients=table,
+            client_count=client_count,
+            chunk_count=np.asarray([len(c) for c in chunks], np.int32),
+        ),
+        [slots[id(m)] for m in cohort.training],
+    )
+
+
+def _length(member: Member) -> int:
+    return len(next(iter(member.data.values())))
+
+
+def _picks(cohort: Cohort, pick: int) -> dict[int, int]:
+    """The drawn step as each client counts its own, -1 for all clients but one."""
+    picks, first = {}, 0
+    for member in cohort.training:
+        picks[id(member)] = pick - first if first <= pick < first + member.steps else -1
+        first += member.steps
+    return picks
+
+
+def _deal(members: Sequence[Member], devices: int, batch: int) -> list[list[Member]]:
+    """Longest first to the least loaded device; on each, clients asked for a gradient come first in the pool."""
+    cost = [m.steps + (_length(m) / batch if m.probes else 0) for m in members]
+    lanes: list[list[Member]] = [[] for _ in range(devices)]
+    loads = [0.0] * devices
+    for i in sorted(range(len(members)), key=lambda i: (-cost[i], i)):
+        lane = loads.index(min(loads))
+        lanes[lane].append(members[i])
+        loads[lane] += cost[i]
+    return [sorted(lane, key=lambda m: not m.probes) for lane in lanes]
+
+
+def _chunks(lane: Sequence[Member], chunk: int, by_client: bool) -> list[tuple[int, int, int, int]]:
+    """(start, count, owner, number) of the stretches that cover all examples whose gradient is asked."""
+    probing = [m for m in lane if m.probes]
+    stretches = [(m.index, _length(m)) for m in probing] if by_client else [(0, sum(_length(m) for m in probing))]
+    table, start = [], 0
+    for owner, length in stretches:
+        for number, offset in enumerate(range(0, length, chunk)):
+            table.append((start + offset, min(chunk, length - offset), owner, number))
+        start += length
+    return table
+
+
+def _chunk_table(chunks: Sequence[Sequence[tuple[int, int, int, int]]], slots: int) -> Chunks:
+    table = np.zeros((4, len(chunks), slots), np.int32)
+    for d, entries in enumerate(chunks):
+        if entries:
+            table[:, d, : len(entries)] = np.asarray(entries, np.int32).T
+    return Chunks(*table)

@@ -1,0 +1,229 @@
+"""The loop: sample a cohort, run a round, look at the model, remember what happened."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from fedmime.algorithms.algorithm import Algorithm, State, params
+from fedmime.engine.cohort import Cohort, Member
+from fedmime.engine.devices import mesh
+from fedmime.engine.evaluate import evaluate
+from fedmime.engine.memory import DiskMemory
+from fedmime.engine.plan import Layout
+from fedmime.engine.round import Info, Problem, run_round
+from fedmime.engine.sampling import generator, mini_batches, uniform
+from fedmime.errors import ConfigError, DataError, Diverged
+from fedmime.numbers import choice, count
+
+_PATIENCE = 3  # abandoned rounds in a row before a run gives up
+
+
+class TrainableProblem(Problem, Protocol):
+    """What a run needs of a problem."""
+
+    @property
+    def init(self) -> Callable[[jax.Array], Any]: ...
+    @property
+    def metrics(self) -> Callable[[Any, Any], dict[str, tuple[jax.Array, jax.Array]]]: ...
+
+
+class Clients(Protocol):
+    """What a run needs of a population; see `fedmime.data.Population`."""
+
+    @property
+    def sizes(self) -> np.ndarray: ...
+    @property
+    def test(self) -> Mapping[str, np.ndarray] | None: ...
+    def client_at(self, index: int) -> Mapping[str, np.ndarray]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    state: State
+    history: dict[str, np.ndarray]
+    """One entry per round for every figure; NaN in rounds that did not measure it."""
+
+    @property
+    def params(self) -> Any:
+        """The final server model, a plain pytree."""
+        return params(self.state)
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """How cohorts are drawn and how long their clients train."""
+
+    cohort_size: int
+    batch_size: int | None
+    epochs: int | None
+    steps: int | None
+    seed: int
+    weights: str
+
+    def cohort(self, algorithm: Algorithm, population: Clients, round_number: int) -> Cohort:
+        """The cohort of a round; clients without examples are never drawn."""
+        available = np.flatnonzero(population.sizes)
+        if algorithm.pooled:
+            return self._pooled(population, available, round_number)
+        drawn = uniform(available, self.cohort_size, self.seed, round_number)
+        trainers = len(drawn) // 2 if algorithm.split else len(drawn)
+        members = tuple(
+            self._member(
+                population, int(index), round_number, trains=i < trainers, probes=not algorithm.split or i >= trainers
+            )
+            for i, index in enumerate(drawn)
+        )
+        even = self.weights == "uniform"
+        probing = sum(m.probes for m in members)
+        return Cohort(members, len(available), np.ones(trainers) if even else None, np.ones(probing) if even else None)
+
+    def _member(self, population: Clients, index: int, round_number: int, trains: bool, probes: bool) -> Member:
+        data = population.client_at(index)
+        n = int(population.sizes[index])
+        if not trains:
+            return Member(index, data, n)
+        random = generator(self.seed, round_number, index)
+        rows, counts = mini_batches(n, self.batch_size, self.epochs, self.steps, random)
+        return Member(index, data, n, rows, counts, probes)
+
+    def _pooled(self, population: Clients, available: np.ndarray, round_number: int) -> Cohort:
+        """As many examples as an average cohort has, drawn i.i.d. from everybody's data."""
+        random = generator(self.seed, round_number)
+        sizes = population.sizes[available]
+        n = max(1, round(self.cohort_size * float(sizes.mean())))
+        owners, times = np.unique(random.choice(available, n, p=sizes / sizes.sum()), return_counts=True)
+        parts = []
+        for owner, k in zip(owners, times, strict=True):
+            data = population.client_at(int(owner))
+            picked = random.integers(0, population.sizes[owner], k)
+            parts.append({name: column[picked] for name, column in data.items()})
+        data = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        rows, counts = mini_batches(n, self.batch_size, self.epochs, self.steps, random)
+        return Cohort((Member(0, data, n, rows, counts),), len(available))
+
+
+def simulate(
+    algorithm: Algorithm,
+    problem: TrainableProblem,
+    population: Clients,
+    rounds: int,
+    cohort_size: int,
+    batch_size: int | None = 10,
+    epochs: int | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    *,
+    weights: str = "examples",
+    evaluate_every: int = 10,
+    initial: Any = None,
+    run_dir: str | Path | None = None,
+    on_round: Callable[[Info, Mapping[str, float]], None] | None = None,
+    drift: bool = False,
+    devices: int | None = None,
+) -> Run:
+    """Train for a number of rounds and return the final state with the history of every figure.
+
+    Args:
+        epochs: local passes over a client's data, each in a new order (default 1); or
+        steps: local steps, instead of epochs.
+        batch_size: None takes all of a client's examples at every step.
+        weights: average clients by `"examples"` (n_i) or `"uniform"`.
+        evaluate_every: rounds between evaluations on `population.test`; the last round is always evaluated.
+        initial: the model to start from, instead of `problem.init`.
+        run_dir: where `metrics.jsonl` goes, and what clients of SCAFFOLD and FedDyn keep, instead of memory.
+        on_round: called after every round with what happened and the metrics measured, if any.
+        drift: also measure the clients' mean squared distance from the server model.
+    """
+    schedule = _schedule(
+        population, rounds, cohort_size, batch_size, epochs, steps, seed, weights, algorithm, evaluate_every
+    )
+    key = jax.random.key(seed)
+    state = algorithm.init(problem.init(jax.random.fold_in(key, 0)) if initial is None else initial)
+    log = _Log(run_dir)
+    blank = algorithm.remember(state.server.x)
+    if run_dir is not None and jax.tree.leaves(blank):
+        state = state._replace(memory=DiskMemory(jax.tree.map(np.asarray, blank), Path(run_dir) / "clients.memory"))
+    layout = Layout(mesh(devices).size, getattr(problem, "chunk", 256))
+    abandoned = 0
+    for t in range(rounds):
+        cohort = schedule.cohort(algorithm, population, t)
+        state, info = run_round(algorithm, problem, state, cohort, key, devices=devices, drift=drift, layout=layout)
+        abandoned = abandoned + 1 if info.abandoned else 0
+        if abandoned == _PATIENCE:
+            raise Diverged(
+                f"simulate: {_PATIENCE} rounds in a row gave no finite model, the last of them round {t}; lower eta"
+            )
+        due = population.test is not None and ((t + 1) % evaluate_every == 0 or t + 1 == rounds)
+        measured = evaluate(problem, params(state), population.test) if due and population.test is not None else {}
+        log.write(info, measured)
+        if on_round is not None:
+            on_round(info, measured)
+    return Run(state, log.columns())
+
+
+class _Log:
+    """The rows of a run's history, also written as JSON lines where there is a run directory."""
+
+    def __init__(self, run_dir: str | Path | None) -> None:
+        self._rows: list[dict[str, float]] = []
+        self._file = None
+        if run_dir is not None:
+            Path(run_dir).mkdir(parents=True, exist_ok=True)
+            self._file = Path(run_dir) / "metrics.jsonl"
+            self._file.write_text("")
+
+    def write(self, info: Info, measured: Mapping[str, float]) -> None:
+        row = {**info._asdict(), "refused": len(info.refused), **{f"test_{name}": v for name, v in measured.items()}}
+        self._rows.append(row)
+        if self._file is not None:
+            with self._file.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+    def columns(self) -> dict[str, np.ndarray]:
+        names: Sequence[str] = list(dict.fromkeys(name for row in self._rows for name in row))
+        return {name: np.asarray([row.get(name, np.nan) for row in self._rows]) for name in names}
+
+
+def _schedule(
+    population: Clients,
+    rounds: int,
+    cohort_size: int,
+    batch_size: int | None,
+    epochs: int | None,
+    steps: int | None,
+    seed: int,
+    weights: str,
+    algorithm: Algorithm,
+    evaluate_every: int,
+) -> Schedule:
+    """Check what a run was asked for, before anything is computed."""
+    if not isinstance(algorithm, Algorithm):
+        raise ConfigError(f"simulate: algorithm must come from fm.algorithms, got {algorithm!r}")
+    for name, value in (("rounds", rounds), ("cohort_size", cohort_size), ("evaluate_every", evaluate_every)):
+        count("simulate", name, value, least=1)
+    for name, value in (("batch_size", batch_size), ("epochs", epochs), ("steps", steps)):
+        if value is not None:
+            count("simulate", name, value, least=1)
+    count("simulate", "seed", seed)
+    choice("simulate", "weights", weights, ("examples", "uniform"))
+    if epochs is not None and steps is not None:
+        raise ConfigError(f"simulate: give epochs or steps, not both (epochs={epochs}, steps={steps})")
+    clients = int(np.count_nonzero(population.sizes))
+    if not clients:
+        raise DataError("simulate: no client of the population has an example")
+    if cohort_size > clients:
+        raise ConfigError(f"simulate: cohort_size={cohort_size} exceeds the {clients} clients with examples; lower it")
+    if algorithm.split and cohort_size % 2:
+        raise ConfigError(f"simulate: split cohorts have two halves, so cohort_size must be even, got {cohort_size}")
+    if epochs is None and steps is None:
+        epochs = 1
+    return Schedule(cohort_size, batch_size, epochs, steps, seed, weights)
