@@ -1,0 +1,21 @@
+"""Learning problems: models and losses as pure functions of plain pytrees."""
+
+from fedmime.models.convolutional import cnn
+from fedmime.models.equinox_modules import from_equinox
+from fedmime.models.flax_modules import from_flax
+from fedmime.models.perceptron import logistic, mlp
+from fedmime.models.problem import Factors, Problem, from_functions
+from fedmime.models.recurrent import char_lstm, word_lstm
+
+__all__ = [
+    "Factors",
+    "Problem",
+    "char_lstm",
+    "cnn",
+    "from_equinox",
+    "from_flax",
+    "from_functions",
+    "logistic",
+    "mlp",
+    "word_lstm",
+]

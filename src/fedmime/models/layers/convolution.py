@@ -1,0 +1,98 @@
+"""A convolution whose gradients are as fast inside compiled loops as outside.
+
+XLA:CPU rewrites a convolution to its fast kernel only when it is written plainly: batch first, channels last, no
+reversed or dilated operand. What autodiff produces is not plain, and inside a loop body it is not cleaned up (the
+kernel gradient of a 32-64 layer took 326 ms instead of 2.5 ms). Here both gradients are written as plain convolutions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+Padding = tuple[tuple[int, int], tuple[int, int]]
+
+
+def conv2d(
+    x: jax.Array, w: jax.Array, b: jax.Array | None = None, padding: Literal["VALID", "SAME"] = "VALID"
+) -> jax.Array:
+    r"""$z_{n,p,o} = \sum_{q,c} x_{n,p+q,c}\, w_{q,c,o} + b_o$ with stride 1.
+
+    x [batch, height, width, in], w [height, width, in, out], b [out].
+    """
+    if padding not in ("VALID", "SAME"):
+        raise ValueError(f"conv2d: padding must be 'VALID' or 'SAME', got {padding!r}")
+    height, width = w.shape[:2]
+    pads = ((0, 0), (0, 0)) if padding == "VALID" else (_same(height), _same(width))
+    z = _convolution(pads)(x, w)
+    return z if b is None else z + b
+
+
+def _same(size: int) -> tuple[int, int]:
+    return (size - 1) // 2, size // 2
+
+
+def _plain(x: jax.Array, kernel: jax.Array, pads: Padding) -> jax.Array:
+    return lax.conv_general_dilated(x, kernel, (1, 1), pads, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+@functools.cache
+def _convolution(pads: Padding) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    @jax.custom_vjp
+    def convolve(x: jax.Array, w: jax.Array) -> jax.Array:
+        return _plain(x, w, pads)
+
+    def forward(x: jax.Array, w: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        return _plain(x, w, pads), (x, w)
+
+    def backward(saved: tuple[jax.Array, jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x, w = saved
+        return input_gradient(d, w, pads), kernel_gradient(x, d, pads)
+
+    convolve.defvjp(forward, backward)
+    return convolve
+
+
+def input_gradient(d: jax.Array, kernel: jax.Array, pads: Padding) -> jax.Array:
+    """The cotangent of x: d convolved with the kernel turned by half a circle, its channels exchanged."""
+    (top, bottom), (left, right) = pads
+    height, width = kernel.shape[0] - 1, kernel.shape[1] - 1
+    turned = lax.optimization_barrier(jnp.flip(kernel, (0, 1)).transpose(0, 1, 3, 2))
+    return _plain(d, turned, ((height - top, height - bottom), (width - left, width - right)))
+
+
+def kernel_gradient(x: jax.Array, d: jax.Array, pads: Padding) -> jax.Array:
+    """The cotangent of the kernel: x convolved with d, where channels play the batch and the batch the channels.
+
+    A CPU does it example by example, whose images stay in its cache: a third faster than all at once.
+    """
+
+    def at_once(x: jax.Array, d: jax.Array) -> jax.Array:
+        return _kernel_gradient(x, d, pads)
+
+    def by_example(x: jax.Array, d: jax.Array) -> jax.Array:
+        def add(total: jax.Array, one: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+            return total + _kernel_gradient(one[0][None], one[1][None], pads), None
+
+        first = jax.eval_shape(lambda: _kernel_gradient(x, d, pads))
+        return lax.scan(add, jnp.zeros(first.shape, first.dtype), (x, d))[0]
+
+    return lax.platform_dependent(x, d, cpu=by_example, default=at_once).transpose(1, 2, 0, 3)
+
+
+def kernel_gradients(x: jax.Array, d: jax.Array, pads: Padding = ((0, 0), (0, 0))) -> jax.Array:
+    """The kernel cotangent of every example by itself: [batch, height, width, in, out]."""
+    each = lax.map(lambda one: _kernel_gradient(one[0][None], one[1][None], pads), (x, d))
+    return each.transpose(0, 2, 3, 1, 4)
+
+
+def _kernel_gradient(x: jax.Array, d: jax.Array, pads: Padding) -> jax.Array:
+    """As [in, height, width, out]."""
+    images = lax.optimization_barrier(x.transpose(3, 1, 2, 0))
+    kernels = lax.optimization_barrier(d.transpose(1, 2, 0, 3))
+    return _plain(images, kernels, pads)

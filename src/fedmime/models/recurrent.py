@@ -1,0 +1,100 @@
+"""Next-token models: characters (Shakespeare) and words (StackOverflow)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedmime.errors import ConfigError
+from fedmime.models import arguments, checks, initialisers, layers, sequences
+from fedmime.models.classification import Metrics
+from fedmime.models.problem import Batch, Params, Problem
+
+
+def char_lstm(
+    vocabulary: int = 90, embedding: int = 8, hidden: int = 256, layers: int = 1, ignore: Any = (sequences.PAD,)
+) -> Problem:
+    """Embedding, LSTM layers, a dense layer to the next character at every position.
+
+    `vocabulary` counts all ids: by default the 86 characters of the federated Shakespeare data, pad = 0 before them
+    and oov, bos, eos after. `layers=2` is the model of the earlier literature. Targets in `ignore` do not count in the
+    accuracy.
+    """
+    return _lstm("char_lstm", *_sizes("char_lstm", vocabulary, embedding, hidden, layers, ignore), False)
+
+
+def word_lstm(
+    vocabulary: int = 10004,
+    embedding: int = 96,
+    hidden: int = 670,
+    layers: int = 1,
+    ignore: Any = None,
+) -> Problem:
+    """Embedding, LSTM layers each followed by a dense projection to the embedding size, a dense layer to the next word.
+
+    `vocabulary` counts all ids: by default 10,000 words with the ids 1 to 10,000, pad = 0, and after the words
+    oov = 10,001, bos = 10,002, eos = 10,003, as `fedmime.data.stackoverflow` gives them. Targets in `ignore` do not
+    count in the accuracy; None means pad, oov and eos at these places. If your ids differ, name them; pad is always 0.
+
+    Reference: Reddi et al., 2020, Adaptive Federated Optimization, https://arxiv.org/abs/2003.00295
+    """
+    words = arguments.whole("word_lstm", "vocabulary", vocabulary, least=5)
+    marks = (sequences.PAD, words - 3, words - 1) if ignore is None else ignore
+    return _lstm("word_lstm", *_sizes("word_lstm", words, embedding, hidden, layers, marks), True)
+
+
+def _sizes(
+    model: str, vocabulary: Any, embedding: Any, hidden: Any, depth: Any, ignore: Any
+) -> tuple[int, int, int, int, tuple[int, ...]]:
+    words = arguments.whole(model, "vocabulary", vocabulary, least=2)
+    left_out = arguments.wholes(model, "ignore", ignore, least=0)
+    if max(left_out, default=0) >= words:
+        raise ConfigError(f"{model}: ignore must hold token ids below vocabulary={words}, got {ignore!r}")
+    return (
+        words,
+        arguments.whole(model, "embedding", embedding),
+        arguments.whole(model, "hidden", hidden),
+        arguments.whole(model, "layers", depth),
+        tuple(sorted({sequences.PAD, *left_out})),
+    )
+
+
+@functools.cache
+def _lstm(
+    name: str, vocabulary: int, embedding: int, hidden: int, depth: int, ignore: tuple[int, ...], project: bool
+) -> Problem:
+    def init(key: jax.Array) -> Params:
+        first, last, *keys = jax.random.split(key, 2 + depth)
+        width = embedding
+        params: Params = {"embedding": initialisers.uniform(first, (vocabulary, embedding), 0.05)}
+        for i in range(depth):
+            inner, outer = jax.random.split(keys[i])
+            params[f"lstm{i}"] = initialisers.lstm(inner, width, hidden)
+            width = embedding if project else hidden
+            if project:
+                params[f"project{i}"] = initialisers.dense(outer, hidden, embedding)
+        return params | {"dense": initialisers.dense(last, width, vocabulary)}
+
+    def logits(params: Params, tokens: jax.Array) -> jax.Array:
+        """[time, batch, vocabulary]: time leads, so that the loops over it read whole rows."""
+        a = layers.embedding(tokens.T, params["embedding"])
+        for i in range(depth):
+            a = layers.lstm(a, **params[f"lstm{i}"])
+            if project:
+                a = layers.dense(a, **params[f"project{i}"])
+        return layers.dense(a, **params["dense"])
+
+    def loss(params: Params, batch: Batch, key: jax.Array) -> jax.Array:
+        return sequences.loss(logits(params, batch["x"]), batch["y"].T)
+
+    def measure(params: Params, batch: Batch) -> Metrics:
+        return sequences.metrics(logits(params, batch["x"]), batch["y"].T, ignore)
+
+    def check(fields: Mapping[str, np.ndarray]) -> None:
+        checks.tokens(name, fields, vocabulary)
+
+    return Problem(name, init, loss, measure, check)
