@@ -1,0 +1,107 @@
+"""Files that appear whole or not at all, and whose contents are known by their sha256."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedmime.errors import ConfigError, DataError
+
+SUMS = "SHA256SUMS"  # the usual `sha256sum` list beside data files
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def pinned(path: Path) -> str | None:
+    """The sha256 that the `SHA256SUMS` beside a file promises for it, or None."""
+    listing = path.parent / SUMS
+    if not listing.is_file():
+        return None
+    for line in listing.read_text(encoding="utf-8").splitlines():
+        digest, _, name = line.strip().partition(" ")
+        if name.lstrip(" *") == path.name:
+            return digest.lower()
+    return None
+
+
+def require(path: Path, sha256: str | None = None) -> Path:
+    """The path, once the file exists and is the one its sha256 (given, or in `SHA256SUMS`) promises."""
+    if not path.is_file():
+        raise DataError(f"no file {str(path)!r}")
+    expected = sha256 or pinned(path)
+    if expected is None:
+        return path
+    found = sha256_of(path)
+    if found != expected.lower():
+        raise DataError(f"{str(path)!r}: sha256 differs: found {found}, expected {expected}; fetch the file again")
+    return path
+
+
+def pin(paths: list[Path]) -> None:
+    """Write the sha256 of files of one folder into its `SHA256SUMS`, keeping its other lines."""
+    listing = paths[0].parent / SUMS
+    kept = {}
+    if listing.is_file():
+        for line in listing.read_text(encoding="utf-8").splitlines():
+            digest, _, name = line.strip().partition(" ")
+            kept[name.lstrip(" *")] = digest
+    kept |= {path.name: sha256_of(path) for path in paths}
+    with whole_file(listing) as temporary:
+        temporary.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(kept.items())), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A temporary path to write; on success it is flushed to disk and renamed to `path`, else removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        os.chmod(temporary, 0o644)
+        flush(temporary)
+        os.replace(temporary, path)
+        flush(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_directory(path: Path) -> Iterator[Path]:
+    """A temporary directory to fill; on success everything in it is flushed and it becomes `path`, else it is removed.
+
+    `path` must not exist: data is never overwritten in place.
+    """
+    if path.exists():
+        raise ConfigError(f"{str(path)!r} exists already; choose another path or remove it first")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+    try:
+        yield temporary
+        os.chmod(temporary, 0o755)  # noqa: S103 (temporary directories are private)
+        for item in sorted(temporary.rglob("*"), reverse=True):
+            flush(item)
+        flush(temporary)
+        os.rename(temporary, path)
+        flush(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def flush(path: Path) -> None:
+    """Push a file's or a directory's contents to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,167 @@
+"""Deal pooled examples out to clients: each function is pure in its seed and gives a `Population`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedmime.data.arrays import checked, in_memory
+from fedmime.data.population import Population
+from fedmime.errors import ConfigError, DataError
+from fedmime.randomness import generator
+
+Parts = list[np.ndarray]  # which examples each client gets
+
+
+def iid(x: Any, y: Any, clients: int, seed: int = 0, **kwargs: Any) -> Population:
+    """Shuffle and deal evenly; sizes differ by at most one."""
+    order = generator(seed).permutation(_examples(y, clients))
+    return build(x, y, np.array_split(order, clients), **kwargs)
+
+
+def dirichlet(
+    x: Any, y: Any, clients: int, alpha: float, seed: int = 0, min_size: int = 1, **kwargs: Any
+) -> Population:
+    """Label skew: each label's examples are shared out in proportions drawn from Dirichlet(alpha).
+
+    A small alpha gives clients of few labels, a large one i.i.d. clients. Clients left with fewer than `min_size`
+    examples take from the largest ones. Reference: Yurochkin et al., 2019, https://arxiv.org/abs/1905.12022
+    """
+    _examples(y, clients, min_size)
+    _positive("alpha", alpha)
+    rng = generator(seed)
+    parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    for members in by_value(np.asarray(y)):
+        cuts = np.cumsum(rng.dirichlet(np.full(clients, alpha)))[:-1] * len(members)
+        for part, piece in zip(parts, np.split(rng.permutation(members), cuts.astype(int)), strict=True):
+            part.append(piece)
+    return build(x, y, fill([np.concatenate(part) for part in parts], min_size), **kwargs)
+
+
+def quantity(x: Any, y: Any, clients: int, alpha: float, seed: int = 0, min_size: int = 1, **kwargs: Any) -> Population:
+    """Quantity skew: i.i.d. labels, client sizes in proportions drawn from Dirichlet(alpha)."""
+    examples = _examples(y, clients, min_size)
+    _positive("alpha", alpha)
+    rng = generator(seed)
+    cuts = np.cumsum(rng.dirichlet(np.full(clients, alpha)))[:-1] * examples
+    return build(x, y, fill(np.split(rng.permutation(examples), cuts.astype(int)), min_size), **kwargs)
+
+
+def shards(x: Any, y: Any, clients: int, per_client: int = 2, seed: int = 0, **kwargs: Any) -> Population:
+    """Sort by label, cut into `clients * per_client` shards, deal each client `per_client` of them.
+
+    Reference: McMahan et al., 2017, https://arxiv.org/abs/1602.05629
+    """
+    _positive("per_client", per_client)
+    _examples(y, clients, per_client)
+    rng = generator(seed)
+    labels = np.asarray(y)
+    shuffled = rng.permutation(len(labels))
+    pieces = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], clients * per_client)
+    hands = rng.permutation(len(pieces)).reshape(clients, per_client)
+    return build(x, y, [np.concatenate([pieces[i] for i in hand]) for hand in hands], **kwargs)
+
+
+def by_label(
+    x: Any, y: Any, clients: int | None = None, labels_per_client: int = 1, seed: int = 0, **kwargs: Any
+) -> Population:
+    """Each client holds `labels_per_client` labels and nothing else; by default one client per label.
+
+    A label's examples are split evenly among the clients that hold it; labels nobody holds are refused.
+    """
+    groups = by_value(np.asarray(y))
+    clients = len(groups) if clients is None else clients
+    _examples(y, clients)
+    if not 1 <= labels_per_client <= len(groups) or clients * labels_per_client < len(groups):
+        raise ConfigError(
+            f"by_label: clients={clients}, labels_per_client={labels_per_client} cannot hold {len(groups)} labels; "
+            f"labels_per_client must lie in [1, {len(groups)}] and their product reach {len(groups)}"
+        )
+    rng = generator(seed)
+    order = rng.permutation(len(groups)) if labels_per_client > 1 else np.arange(len(groups))
+    parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    holders: list[list[int]] = [[] for _ in groups]
+    for slot in range(clients * labels_per_client):
+        holders[order[slot % len(groups)]].append(slot // labels_per_client)
+    for members, holding in zip(groups, holders, strict=True):
+        for client, piece in zip(holding, np.array_split(rng.permutation(members), len(holding)), strict=True):
+            parts[client].append(piece)
+    return build(x, y, [np.concatenate(part) for part in parts], **kwargs)
+
+
+def by_column(x: Any, y: Any, column: Any, **kwargs: Any) -> Population:
+    """One client per distinct value of `column` (a user, a device, a hospital); the value is the client's id."""
+    values = np.asarray(column)
+    if values.ndim != 1 or len(values) != len(y):
+        raise DataError(
+            f"by_column: column has shape {values.shape}; accepted is one value for each of {len(y)} examples"
+        )
+    ids = [str(value) for value in np.unique(values)]
+    return build(x, y, by_value(values), ids=ids, **kwargs)
+
+
+def build(
+    x: Any,
+    y: Any,
+    parts: Parts,
+    ids: Sequence[str] | None = None,
+    test: dict[str, np.ndarray] | None = None,
+    name: str = "partition",
+) -> Population:
+    """A population whose client i holds the examples `parts[i]` of the pooled data, in increasing order."""
+    pooled, fields = checked({"x": x, "y": y}, name)
+    width = len(str(len(parts) - 1))
+    ids = ids or [f"client_{i:0{width}d}" for i in range(len(parts))]
+    ordered = [np.sort(part) for part in parts]
+    columns = {i: {k: v[part] for k, v in pooled.items()} for i, part in zip(ids, ordered, strict=True)}
+    if len(columns) != len(parts):
+        raise DataError(f"{name}: ids are not unique")
+    return in_memory(name, columns, fields, test)
+
+
+def split(y: Any, fraction: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Positions to train on and positions held out: `fraction` of every label."""
+    if not 0 < fraction < 1:
+        raise ConfigError(f"split: fraction must lie in (0, 1), got {fraction!r}")
+    rng = generator(seed, stream=1)
+    held = [rng.permutation(members)[: round(len(members) * fraction)] for members in by_value(np.asarray(y))]
+    out = np.zeros(len(y), bool)
+    out[np.concatenate(held)] = True
+    return np.flatnonzero(~out), np.flatnonzero(out)
+
+
+def by_value(values: np.ndarray) -> Parts:
+    """The positions of each distinct value, values in increasing order."""
+    order = np.argsort(values, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(np.unique(values, return_inverse=True)[1][order])) + 1)
+
+
+def fill(parts: Parts, min_size: int) -> Parts:
+    """Move single examples from the largest client to those with fewer than `min_size`."""
+    lists = [list(part) for part in parts]
+    sizes = np.array([len(part) for part in lists])
+    for short in np.flatnonzero(sizes < min_size):
+        while sizes[short] < min_size:
+            largest = int(sizes.argmax())
+            lists[short].append(lists[largest].pop())
+            sizes[short], sizes[largest] = sizes[short] + 1, sizes[largest] - 1
+    return [np.asarray(part, np.int64) for part in lists]
+
+
+def _examples(y: Any, clients: int, min_size: int = 1) -> int:
+    """The number of examples, having checked that there are enough of them."""
+    labels = np.asarray(y)
+    if labels.ndim != 1:
+        raise DataError(f"y has shape {labels.shape}; accepted is one label per example")
+    if not isinstance(clients, int | np.integer) or clients < 1:
+        raise ConfigError(f"clients must be a positive integer, got {clients!r}")
+    if len(labels) < clients * min_size:
+        raise ConfigError(f"clients={clients} with at least {min_size} each exceed the {len(labels)} examples given")
+    return len(labels)
+
+
+def _positive(label: str, value: float) -> None:
+    if not 0 < value < float("inf"):
+        raise ConfigError(f"{label} must be positive and finite, got {value!r}")

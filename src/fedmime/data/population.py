@@ -1,0 +1,184 @@
+"""A population: who the clients are, how many examples each has, and how to read one of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple, overload
+
+import numpy as np
+
+from fedmime.errors import DataError
+
+Columns = dict[str, np.ndarray]
+
+
+class Field(NamedTuple):
+    """What one column holds, without its first axis. A ragged column is an object array of bytes or of 1-D arrays."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...] = ()
+    ragged: bool = False
+
+    @property
+    def text(self) -> bool:
+        """Whether the examples are byte strings."""
+        return self.ragged and self.dtype.kind == "S"
+
+    def __str__(self) -> str:
+        if self.ragged:
+            return "bytes" if self.text else f"{self.dtype.name}[*]"
+        return f"{self.dtype.name}{list(self.shape) if self.shape else ''}"
+
+
+TEXT = Field(np.dtype("S"), (), True)
+
+
+class Ids(Sequence[str]):
+    """Client ids in memory; the position of an id costs one dictionary look-up, made on first use."""
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        self._ids = ids
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {client: position for position, client in enumerate(self._ids)}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        return self._ids[index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ids)
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._positions
+
+    def index(self, value: str, start: int = 0, stop: int | None = None) -> int:
+        position = self._positions.get(value, -1)
+        if not start <= position < (len(self) if stop is None else stop):
+            raise ValueError(f"no client {value!r}")
+        return position
+
+
+class Population:
+    """Clients that can be read one at a time, and what the server tests on.
+
+    `read(position)` gives one client's columns and is called for no other client, so a population of any size
+    costs what its cohorts cost. `test_clients` is held-out data by client, `test` the pooled set: given, made by a
+    function on first use, or else all test clients together. `pooled` is a quick way to all examples, if there is one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ids: Sequence[str],
+        sizes: np.ndarray | Sequence[int],
+        fields: Mapping[str, Field],
+        read: Callable[[int], Columns],
+        *,
+        identity: str | Callable[[], str],
+        test: Columns | Callable[[], Columns] | None = None,
+        test_clients: Population | None = None,
+        pooled: Callable[[], Columns] | None = None,
+    ) -> None:
+        self.name = name
+        self.ids = ids if isinstance(ids, Sequence) and not isinstance(ids, list | tuple) else Ids(ids)
+        self.sizes = np.asarray(sizes, dtype=np.int64)
+        self.fields = dict(fields)
+        self.test_clients = test_clients
+        self._read, self._identity, self._test, self._pooled = read, identity, test, pooled
+        if len(self.ids) != len(self.sizes):
+            raise DataError(f"{name}: {len(self.ids)} ids but {len(self.sizes)} sizes")
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __repr__(self) -> str:
+        return f"Population({self.name!r}, clients={len(self)}, examples={int(self.sizes.sum())}, {self._signature()})"
+
+    @cached_property
+    def test(self) -> Columns | None:
+        """The server's pooled test set, or None where nothing is held out."""
+        if self._test is None and self.test_clients is not None:
+            return self.test_clients.pool()
+        return self._test() if callable(self._test) else self._test
+
+    @property
+    def has_own_test(self) -> bool:
+        """Whether `test` is a set of its own rather than the test clients pooled."""
+        return self._test is not None
+
+    def pool(self) -> Columns:
+        """All examples of all clients, in client order, as one set of columns."""
+        if self._pooled is not None:
+            return self._pooled()
+        parts = [self._read(index) for index in np.flatnonzero(self.sizes).tolist()]
+        parts = parts or [{name: empty(field) for name, field in self.fields.items()}]
+        return {name: np.concatenate([part[name] for part in parts]) for name in self.fields}
+
+    def client_at(self, index: int) -> Columns:
+        """The columns of the client at a position; the first axis of each is its examples."""
+        index = int(index)
+        if not -len(self) <= index < len(self):
+            raise DataError(f"{self.name}: client position {index} lies outside a population of {len(self)}")
+        return self._read(index % len(self))
+
+    def client(self, client_id: str) -> Columns:
+        """The columns of the client with this id."""
+        try:
+            position = self.ids.index(client_id)
+        except ValueError:
+            known = f"ids look like {self.ids[0]!r}" if len(self) else "the population is empty"
+            raise DataError(f"{self.name}: no client {client_id!r}; {known}") from None
+        return self._read(position)
+
+    def identity(self) -> str:
+        """A sha256 that says which data this is; two populations with the same one hold the same examples."""
+        return self._stable_identity
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the memory-mapped store that `from_store` opens; `path` must not exist yet."""
+        from fedmime.data.store import save
+
+        save(self, path)
+
+    @cached_property
+    def _stable_identity(self) -> str:
+        return self._identity() if callable(self._identity) else self._identity
+
+    def _signature(self) -> str:
+        return ", ".join(f"{name}: {field}" for name, field in self.fields.items())
+
+
+def empty(field: Field, examples: int = 0) -> np.ndarray:
+    """A column of a client without examples (or an unfilled one of `examples`)."""
+    return np.empty((examples, *field.shape), object if field.ragged else field.dtype)
+
+
+def describe(*parts: object) -> str:
+    """The sha256 of a description: for generated data, its generator's name, version and arguments."""
+    return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()
+
+
+def digest(columns_by_client: Iterator[tuple[str, Columns]]) -> str:
+    """The sha256 of ids, dtypes, shapes and contents: slow for big data, exact for any."""
+    total = hashlib.sha256()
+    for client, columns in columns_by_client:
+        total.update(repr((client, sorted(columns))).encode())
+        for name in sorted(columns):
+            array = columns[name]
+            total.update(repr((array.dtype.str, array.shape)).encode())
+            for piece in array if array.dtype == object else [array]:
+                data = piece if isinstance(piece, bytes) else np.ascontiguousarray(piece)
+                total.update(len(data).to_bytes(8, "little") if isinstance(data, bytes) else b"")
+                total.update(data if isinstance(data, bytes) else data.data.cast("B") if data.size else b"")
+    return total.hexdigest()

@@ -1,0 +1,105 @@
+"""Partitioners: every example exactly once, the skew that was asked for, the seed and nothing else."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedmime.data import Population, partition
+from fedmime.errors import ConfigError, DataError
+
+Y = np.repeat(np.arange(10), 60).astype(np.int32)
+X = np.arange(600, dtype=np.float32)[:, None]
+
+PARTITIONS: dict[str, Callable[[int], Population]] = {
+    "iid": lambda seed: partition.iid(X, Y, 20, seed),
+    "dirichlet": lambda seed: partition.dirichlet(X, Y, 20, 0.3, seed),
+    "quantity": lambda seed: partition.quantity(X, Y, 20, 0.5, seed),
+    "shards": lambda seed: partition.shards(X, Y, 20, 2, seed),
+    "by_label": lambda seed: partition.by_label(X, Y, 20, 2, seed),
+}
+
+
+def held(population: Population) -> np.ndarray:
+    return np.concatenate([population.client_at(i)["x"][:, 0] for i in range(len(population))])
+
+
+def labels(population: Population) -> list[int]:
+    return [len(np.unique(population.client_at(i)["y"])) for i in range(len(population))]
+
+
+@pytest.mark.parametrize("make", PARTITIONS.values(), ids=PARTITIONS)
+def test_every_example_lands_once_and_the_seed_decides(make: Callable[[int], Population]) -> None:
+    population = make(0)
+    assert len(population) == 20
+    assert population.sizes.min() >= 1
+    np.testing.assert_array_equal(np.sort(held(population)), X[:, 0])
+    for i in range(20):
+        columns = population.client_at(i)
+        np.testing.assert_array_equal(columns["y"], Y[columns["x"][:, 0].astype(int)])
+    assert make(0).identity() == population.identity() != make(1).identity()
+
+
+def test_skews_are_what_they_say() -> None:
+    assert set(partition.iid(X, Y, 7).sizes.tolist()) == {85, 86}
+    assert (
+        np.mean(labels(partition.dirichlet(X, Y, 20, 0.05)))
+        < 3
+        < 9
+        < np.mean(labels(partition.dirichlet(X, Y, 20, 100)))
+    )
+    assert max(labels(partition.shards(X, Y, 20, 2))) <= 4
+    assert labels(partition.by_label(X, Y)) == [1] * 10
+    assert labels(partition.by_label(X, Y, 20, 2)) == [2] * 20
+    assert partition.quantity(X, Y, 20, 0.3).sizes.max() > 100
+
+
+def test_by_column_names_clients_after_its_values() -> None:
+    users = np.array(["bo", "al", "bo"])
+    population = partition.by_column(X[:3], Y[:3], users)
+    assert list(population.ids) == ["al", "bo"]
+    assert population.sizes.tolist() == [1, 2]
+    assert population.client("bo")["x"][:, 0].tolist() == [0, 2]
+    with pytest.raises(DataError, match="one value for each of 3"):
+        partition.by_column(X[:3], Y[:3], users[:2])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 40), st.floats(0.01, 50), st.integers(0, 2**40), st.integers(0, 3))
+def test_dirichlet_keeps_its_promises(clients: int, alpha: float, seed: int, min_size: int) -> None:
+    y = np.random.default_rng(seed).integers(0, 7, 150)
+    population = partition.dirichlet(np.arange(150.0)[:, None], y, clients, alpha, seed, min_size)
+    assert population.sizes.sum() == 150
+    assert population.sizes.min() >= min_size
+    assert len(np.unique(held(population))) == 150
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: partition.iid(X, Y, 0), "clients must be a positive integer, got 0"),
+        (lambda: partition.iid(X, Y, 601), "clients=601"),
+        (lambda: partition.dirichlet(X, Y, 5, -1.0), "alpha must be positive and finite, got -1.0"),
+        (lambda: partition.dirichlet(X, Y, 5, float("nan")), "alpha"),
+        (lambda: partition.iid(X, Y, 5, seed=-1), "seed must be an integer"),
+        (lambda: partition.by_label(X, Y, 3, 2), "cannot hold 10 labels"),
+        (lambda: partition.split(Y, 1.5), "fraction"),
+    ],
+)
+def test_bad_arguments(call: Callable[[], object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        call()
+
+
+def test_unequal_lengths_are_a_data_error() -> None:
+    with pytest.raises(DataError, match="x has 600, y has 599"):
+        partition.iid(X, Y[1:], 5)
+
+
+def test_the_split_is_stratified() -> None:
+    train, test = partition.split(Y, 0.2, 3)
+    assert np.bincount(Y[test]).tolist() == [12] * 10
+    assert len(np.intersect1d(train, test)) == 0
+    assert len(train) + len(test) == 600
