@@ -64,6 +64,9 @@ class Vector:
     def __rsub__(self, other: Scalar) -> Vector:
         return self._combine(lambda a, b: b - a, other)
 
+    def __rtruediv__(self, other: Scalar) -> Vector:
+        return self._combine(lambda a, b: b / a, other)
+
     def __repr__(self) -> str:
         return f"Vector({self.tree!r})"
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedmime.algorithms.algorithm import Algorithm, Batch, Client, Replies, Reply
+from fedmime.algorithms.algorithm import Algorithm, Client, Replies, Reply
 from fedmime.numbers import POSITIVE, Number, Value, checked, choice, count, number, recipe, static
 from fedmime.optimizers import BaseOptimizer, Statistics
 from fedmime.optimizers.base import application, base_optimizer
@@ -72,18 +72,17 @@ class Mime(Tracking):
 
     def local(self, message: MimeMessage, client: Client) -> Reply:
         x, s, c = message
-        U, V = self.base.direction(self.apply), self.base.track
-
-        def gradient(y: Vector, batch: Batch) -> Vector:
-            return client.grad(y, batch) if c is None else client.grad(y, batch, control=1.0) + c
+        control = 0.0 if c is None else 1.0  # MimeLite does without ∇fᵢ(x; ζ) and c
+        U = self.base.from_server(self.apply, s, x, c)
 
         def step(y, batch):
-            return y - self.eta * U(gradient(y, batch), s, y)
+            return y - self.eta * U(client.grad(y, batch, control), y)
 
         def step_local(carry, batch):
             y, s_i = carry
-            g = gradient(y, batch)
-            return y - self.eta * U(g, s_i, y), V(g, s_i)
+            g = client.grad(y, batch, control)
+            g = g if c is None else g + c
+            return y - self.eta * self.base.direction(self.apply)(g, s_i, y), self.base.track(g, s_i)
 
         y = client.descend(step_local, (x, s))[0] if self.state == "local" else client.descend(step, x)
         return Reply(send=y - x)

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedmime.errors import ConfigError
 
-AXIS = "device"
+AXIS, LANE = "device", "lane"
 
 
 def use_all_cores() -> None:
@@ -35,6 +35,11 @@ def mesh(devices: int | None = None) -> Mesh:
     if not 1 <= devices <= len(present):
         raise ConfigError(f"devices must be between 1 and {len(present)} on this machine, got {devices!r}")
     return Mesh(np.asarray(present[:devices]), (AXIS,))
+
+
+def default_lanes() -> int:
+    """Clients that one device trains side by side: one on a CPU core, many on an accelerator."""
+    return 1 if jax.default_backend() == "cpu" else 16
 
 
 def everywhere(mesh: Mesh) -> NamedSharding:

@@ -16,7 +16,7 @@ from fedmime.engine.cohort import Cohort, Member, pad_rows
 
 
 class Tables(NamedTuple):
-    """One round's work. Every array has a leading axis of devices."""
+    """One round's work. Every array has a leading axis: the lanes of all devices."""
 
     pool: dict[str, np.ndarray]  # [devices, examples, ...]
     probe_weights: np.ndarray  # [devices, examples] w_j / n_j of each example's client; zero where not asked
@@ -50,10 +50,14 @@ class Clients(NamedTuple):
 class Layout:
     """The padded sizes of a run's tables: powers of two that only grow, so that few shapes are ever compiled."""
 
-    def __init__(self, devices: int, chunk: int) -> None:
-        self.devices = devices
-        self.chunk = chunk
+    def __init__(self, devices: int, chunk: int, lanes: int = 1, masked: bool = False) -> None:
+        self.devices, self.lanes, self.chunk, self.masked = devices, lanes, chunk, masked
         self._sizes: dict[str, int] = {}
+
+    @property
+    def tracks(self) -> int:
+        """Lanes of all devices together."""
+        return self.devices * self.lanes
 
     def size(self, name: str, needed: int) -> int:
         """The padded size for `needed` entries."""
@@ -63,14 +67,34 @@ class Layout:
 
 
 class Plan(NamedTuple):
-    """The tables and, for each training member, the device and slot that has it."""
+    """The tables and, for each client that trains, the device and slot that has it."""
 
     tables: Tables
-    slots: list[tuple[int, int]]
+    slots: dict[int, tuple[int, int]]
+    longest: int  # steps of the client with most, padded
 
 
-def make_plan(cohort: Cohort, layout: Layout, *, split: bool, by_client: bool, pick: int = -1) -> Plan:
-    """Lay out a cohort.
+WAVE_BYTES = 512 << 20  # of examples that are on the devices together
+
+
+def waves_of(cohort: Cohort) -> list[tuple[Member, ...]]:
+    """The members in groups whose examples fit on the devices together; nearly always one group."""
+    sizes = [sum(column.nbytes for column in m.data.values()) for m in cohort.members]
+    waves: list[list[Member]] = [[]]
+    load = 0
+    for member, size in zip(cohort.members, sizes, strict=True):
+        if waves[-1] and load + size > WAVE_BYTES:
+            waves.append([])
+            load = 0
+        waves[-1].append(member)
+        load += size
+    return [tuple(wave) for wave in waves]
+
+
+def make_plan(
+    cohort: Cohort, members: Sequence[Member], layout: Layout, *, split: bool, by_client: bool, pick: int = -1
+) -> Plan:
+    """Lay out the members of a cohort that are on the devices together.
 
     Args:
         by_client: no chunk of the full gradient spans two clients, so that a loss with random numbers draws the same
@@ -81,10 +105,10 @@ def make_plan(cohort: Cohort, layout: Layout, *, split: bool, by_client: bool, p
     update = dict(zip((id(m) for m in cohort.training), updates, strict=True))
     gradient = dict(zip((id(m) for m in cohort.probing), gradients, strict=True))
     picks = _picks(cohort, pick)
-    lanes = _deal(cohort.members, layout.devices, cohort.batch_size)
+    lanes = _deal(members, layout.tracks, cohort.batch_size)
     chunks = [_chunks(lane, layout.chunk, by_client) for lane in lanes]
 
-    devices, width = layout.devices, cohort.batch_size
+    devices, width = layout.tracks, cohort.batch_size
     examples = layout.size("examples", max(sum(_length(m) for m in lane) for lane in lanes))
     steps = layout.size("steps", max(sum(m.steps for m in lane) for lane in lanes))
     clients = layout.size("clients", max(sum(m.steps > 0 for m in lane) for lane in lanes))
@@ -112,7 +136,7 @@ def make_plan(cohort: Cohort, layout: Layout, *, split: bool, by_client: bool, p
                 entry = (step, member.steps, update[id(member)], member.index, picks[id(member)])
                 for column, value in zip(table, entry, strict=True):
                     column[d, slot] = value
-                slots[id(member)] = (d, slot)
+                slots[member.index] = (d, slot)
                 step, slot = step + member.steps, slot + 1
             example += n
         client_count[d] = slot
@@ -128,7 +152,8 @@ def make_plan(cohort: Cohort, layout: Layout, *, split: bool, by_client: bool, p
             client_count=client_count,
             chunk_count=np.asarray([len(c) for c in chunks], np.int32),
         ),
-        [slots[id(m)] for m in cohort.training],
+        {m.index: slots[m.index] for m in members if m.steps},
+        layout.size("longest", max(m.steps for m in members)),
     )
 
 

@@ -1,4 +1,4 @@
-"""One round on explicit data."""
+"""One round on explicit data: lay the cohort out, run it, report."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ import numpy as np
 from jax.extend.core import Var
 
 from fedmime.algorithms.algorithm import Algorithm, State
-from fedmime.engine.backends.local import Options, Outcome, Work, compiled_round
-from fedmime.engine.cohort import Cohort
-from fedmime.engine.devices import everywhere, mesh, spread
+from fedmime.engine.backends import local
+from fedmime.engine.cohort import Cohort, Member
+from fedmime.engine.devices import default_lanes, everywhere, mesh, spread
+from fedmime.engine.gradients import FactorRules
 from fedmime.engine.memory import ClientMemory, RamMemory
-from fedmime.engine.plan import Layout, Plan, make_plan
+from fedmime.engine.plan import Layout, Plan, make_plan, waves_of
 from fedmime.errors import ConfigError, DataError
 from fedmime.numbers import at_round
+from fedmime.vector import nbytes
+
+_CACHE_BYTES = 4 << 30  # what the cached gradients of a round may take
 
 
 class Problem(Protocol):
@@ -28,6 +32,8 @@ class Problem(Protocol):
     def name(self) -> str: ...
     @property
     def loss(self) -> Callable[[Any, Any, jax.Array], jax.Array]: ...
+    @property
+    def factors(self) -> FactorRules | None: ...
     @property
     def check(self) -> Callable[[Mapping[str, np.ndarray]], None]: ...
 
@@ -46,6 +52,19 @@ class Info(NamedTuple):
     drift: float  # mean of ‖y - x‖² over local steps, where asked for
     gradient_norm: float  # of the cohort's mean full gradient at x, where the algorithm asks for it
     update_norm: float
+
+
+class Ready(NamedTuple):
+    """A cohort laid out on the devices, before the state it will run from is known."""
+
+    algorithm: Algorithm
+    problem: Problem
+    round: int
+    cohort: Cohort
+    plans: list[Plan]
+    tables: list[Any]
+    common: local.Common
+    options: local.Options
 
 
 def run_round(
@@ -69,110 +88,125 @@ def run_round(
         drift: also measure the mean of ‖y − x‖² over all local steps.
         layout: the padded sizes to share between rounds.
     """
-    _check(algorithm, problem, state, cohort)
-    if algorithm.pooled:
-        cohort = cohort.pooled()
-    prepared = prepare(
-        algorithm, problem, state, cohort, key, memory=memory, devices=devices, drift=drift, layout=layout
-    )
-    return prepared.finish(prepared.start())
-
-
-class Prepared(NamedTuple):
-    """A round whose tables are ready: `start` begins to compute it, `finish` waits for it."""
-
-    algorithm: Algorithm
-    problem: Problem
-    state: State
-    cohort: Cohort
-    plan: Plan
-    work: Work
-    options: Options
-    memory: ClientMemory | None
-
-    def start(self) -> tuple[Any, Outcome]:
-        """Hand the round to the devices."""
-        server = jax.device_put(self.state.server, everywhere(self.options.mesh))
-        return compiled_round(self.algorithm, self.problem, server, self.work, self.options)
-
-    def finish(self, result: tuple[Any, Outcome]) -> tuple[State, Info]:
-        """The next state and the round's report."""
-        server, outcome = result
-        training = self.cohort.training
-        refused = np.asarray(outcome.refused)
-        dropped = tuple(m.index for m, slot in zip(training, self.plan.slots, strict=True) if refused[slot])
-        memory = self.memory
-        if memory is not None and not self.options.prime and bool(outcome.finite):
-            kept = jax.tree.map(np.asarray, outcome.kept)
-            values = [jax.tree.map(lambda leaf, slot=slot: leaf[slot], kept) for slot in self.plan.slots]
-            memory = memory.write([m.index for m in training], values)
-        info = Info(
-            round=self.state.round,
-            primed=self.options.prime,
-            abandoned=not bool(outcome.finite),
-            clients=len(self.cohort.members),
-            refused=() if self.options.prime else dropped,
-            steps=0 if self.options.prime or not self.algorithm.local_steps else sum(m.steps for m in training),
-            examples=sum(m.size for m in self.cohort.members),
-            loss=float(outcome.loss),
-            drift=float(outcome.drift),
-            gradient_norm=float(outcome.gradient_norm),
-            update_norm=float(outcome.update_norm),
-        )
-        return State(self.state.round + 1, server, memory), info
-
-
-def prepare(
-    algorithm: Algorithm,
-    problem: Problem,
-    state: State,
-    cohort: Cohort,
-    key: jax.Array | None,
-    *,
-    memory: ClientMemory | None,
-    devices: int | None,
-    drift: bool,
-    layout: Layout | None,
-) -> Prepared:
-    """Lay a round out on the devices."""
-    on = mesh(devices)
-    layout = layout or Layout(on.size, getattr(problem, "chunk", 256))
-    key = jax.random.key(0) if key is None else key
-    random = np.random.default_rng([*np.asarray(jax.random.key_data(key)).tolist(), state.round])
-    pick = int(random.integers(max(sum(m.steps for m in cohort.training), 1)))
-    prime = state.round < algorithm.gradient_rounds
-    by_client = uses_key(problem, state.server.x.tree, cohort)
-    plan = make_plan(cohort, layout, split=algorithm.split, by_client=by_client, pick=pick)
-    memory = memory or state.memory
-    blank = algorithm.remember(state.server.x)
-    if memory is None and jax.tree.leaves(blank):
-        memory = RamMemory(jax.tree.map(np.asarray, blank))
-    tables = jax.device_put(plan.tables, spread(on))
-    kept = jax.device_put(_gather(memory, cohort, plan, blank), spread(on)) if memory is not None else ()
-    work = Work(tables, kept, float(cohort.population), state.round, random.random(), key)
-    options = Options(on, layout.chunk, prime, drift)
-    return Prepared(at_round(algorithm, state.round), problem, state, cohort, plan, work, options, memory)
-
-
-def _gather(memory: ClientMemory, cohort: Cohort, plan: Plan, blank: Any) -> Any:
-    """What the training clients kept, at the places the plan gives them."""
-    shape = plan.tables.clients.steps.shape
-    table = jax.tree.map(lambda leaf: np.zeros((*shape, *leaf.shape), leaf.dtype), blank)
-    values = memory.read([m.index for m in cohort.training])
-    for slot, value in zip(plan.slots, values, strict=True):
-        jax.tree.map(lambda all_, leaf, slot=slot: all_.__setitem__(slot, leaf), table, value)
-    return table
-
-
-def _check(algorithm: Algorithm, problem: Problem, state: State, cohort: Cohort) -> None:
     if not isinstance(algorithm, Algorithm):
         raise ConfigError(f"run_round: algorithm must come from fm.algorithms, got {algorithm!r}")
     if not isinstance(state, State):
         raise ConfigError(f"run_round: state must come from algorithm.init(params), got {type(state).__name__}")
     if jax.tree.structure(state.server) != _server_structure(*_hashable((algorithm, state.server.x))):
-        raise ConfigError(
-            f"run_round: the state is not one of {type(algorithm).__name__}; start from algorithm.init(params)"
-        )
+        owner = type(algorithm).__name__
+        raise ConfigError(f"run_round: the state is not one of {owner}; start from algorithm.init(params)")
+    if algorithm.pooled:
+        cohort = cohort.pooled()
+    layout = layout or default_layout(problem, devices)
+    ready = assemble(
+        algorithm, problem, state.server.x, state.round, cohort, key, devices=devices, drift=drift, layout=layout
+    )
+    return run_ready(ready, state, memory)
+
+
+def default_layout(problem: Problem, devices: int | None) -> Layout:
+    """The layout that suits this machine and problem."""
+    lanes = default_lanes()
+    return Layout(mesh(devices).size, getattr(problem, "chunk", 256), lanes, masked=lanes > 1)
+
+
+def assemble(
+    algorithm: Algorithm,
+    problem: Problem,
+    model: Any,
+    round_number: int,
+    cohort: Cohort,
+    key: jax.Array | None,
+    *,
+    devices: int | None,
+    drift: bool,
+    layout: Layout,
+) -> Ready:
+    """Check a cohort and lay it out on the devices. Needs no state, so it can go on while another round computes."""
+    _check(algorithm, problem, cohort)
+    on = mesh(devices)
+    key = jax.random.key(0) if key is None else key
+    random = np.random.default_rng([*np.asarray(jax.random.key_data(key)).tolist(), round_number])
+    pick = int(random.integers(max(sum(m.steps for m in cohort.training), 1)))
+    by_client = uses_key(problem, model.tree, cohort)
+    plans = [
+        make_plan(cohort, members, layout, split=algorithm.split, by_client=by_client, pick=pick)
+        for members in waves_of(cohort)
+    ]
+    tables = [jax.device_put(plan.tables, spread(on)) for plan in plans]
+    common = local.Common(float(cohort.population), round_number, random.random(), key)
+    control = _control(problem, nbytes(model), cohort, plans)
+    prime = round_number < algorithm.gradient_rounds
+    masked = max(plan.longest for plan in plans) if layout.masked else None
+    options = local.Options(on, layout.chunk, prime, drift, layout.lanes, masked, control)
+    now = at_round(algorithm, round_number)
+    return Ready(now, problem, round_number, cohort, plans, tables, common, options)
+
+
+def run_ready(ready: Ready, state: State, memory: ClientMemory | None = None) -> tuple[State, Info]:
+    """Run a round that was laid out, from the state before it."""
+    blank = ready.algorithm.remember(state.server.x)
+    memory = memory or state.memory
+    if memory is None and jax.tree.leaves(blank):
+        memory = RamMemory(jax.tree.map(np.asarray, blank))
+    waves = [
+        local.Wave(tables, () if memory is None else _kept(memory, plan, blank, ready.options))
+        for tables, plan in zip(ready.tables, ready.plans, strict=True)
+    ]
+    server = jax.device_put(state.server, everywhere(ready.options.mesh))
+    server, report, outcome = local.run(ready.algorithm, ready.problem, server, waves, ready.common, ready.options)
+    report = jax.device_get(report)
+    trained = ready.algorithm.local_steps and not ready.options.prime
+    refused: list[int] = []
+    for plan, kept, refusals in zip(ready.plans, outcome.kept, jax.device_get(outcome.refused), strict=False):
+        refused += [client for client, slot in plan.slots.items() if refusals[slot]]
+        if memory is not None and trained and report.accepted:
+            memory = memory.write(list(plan.slots), _values(jax.device_get(kept), plan))
+    info = Info(
+        round=ready.round,
+        primed=ready.options.prime,
+        abandoned=not bool(report.accepted),
+        clients=len(ready.cohort.members),
+        refused=tuple(refused) if trained else (),
+        steps=sum(m.steps for m in ready.cohort.training) if trained else 0,
+        examples=sum(m.size for m in ready.cohort.members),
+        **{name: float(getattr(report, name)) for name in ("loss", "drift", "gradient_norm", "update_norm")},
+    )
+    return State(ready.round + 1, server, memory), info
+
+
+def _control(problem: Problem, model_bytes: int, cohort: Cohort, plans: list[Plan]) -> str:
+    """How local steps find their gradient at the anchor; what is possible depends on the cohort, not on the devices."""
+    if len(plans) > 1 or not all(m.probes for m in cohort.training):
+        return "twice"  # the full gradient is not at hand for the examples of the clients that train
+    if problem.factors is not None:
+        return "factors"
+    once = all(_takes_each_once(m) for m in cohort.training)
+    steps = sum(m.steps for m in cohort.training)
+    return "cache" if once and model_bytes * steps <= _CACHE_BYTES else "twice"
+
+
+def _takes_each_once(member: Member) -> bool:
+    """Whether a client's mini-batches go through all its examples once."""
+    if member.rows is None or member.counts is None:
+        return False
+    return bool(member.counts.sum() == member.size == len(np.unique(member.rows)))
+
+
+def _kept(memory: ClientMemory, plan: Plan, blank: Any, options: local.Options) -> Any:
+    """What the training clients kept, at the places the plan gives them."""
+    shape = plan.tables.clients.steps.shape
+    table = jax.tree.map(lambda leaf: np.zeros((*shape, *leaf.shape), leaf.dtype), blank)
+    for slot, value in zip(plan.slots.values(), memory.read(list(plan.slots)), strict=True):
+        jax.tree.map(lambda all_, leaf, slot=slot: all_.__setitem__(slot, leaf), table, value)
+    return jax.device_put(table, spread(options.mesh))
+
+
+def _values(kept: Any, plan: Plan) -> list[Any]:
+    return [jax.tree.map(lambda leaf, slot=slot: leaf[slot], kept) for slot in plan.slots.values()]
+
+
+def _check(algorithm: Algorithm, problem: Problem, cohort: Cohort) -> None:
     if algorithm.local_steps and not cohort.training:
         raise DataError("run_round: the cohort has no client that trains")
     if algorithm.split and not any(m.probes and not m.steps for m in cohort.members):
@@ -186,9 +220,8 @@ def _check(algorithm: Algorithm, problem: Problem, state: State, cohort: Cohort)
 
 def uses_key(problem: Problem, params: Any, cohort: Cohort) -> bool:
     """Whether the loss draws random numbers, found out by tracing it once per kind of batch."""
-    row = {
-        name: jax.ShapeDtypeStruct((1, *a.shape[1:]), jnp.result_type(a)) for name, a in cohort.members[0].data.items()
-    }
+    sample = cohort.members[0].data
+    row = {name: jax.ShapeDtypeStruct((1, *a.shape[1:]), jnp.result_type(a)) for name, a in sample.items()}
     return _uses_key(problem.loss, *_hashable((params, row)))
 
 
@@ -209,9 +242,8 @@ def _server_structure(tree: Any, leaves: tuple[Any, ...]) -> Any:
 def _hashable(tree: Any) -> tuple[Any, tuple[Any, ...]]:
     """A pytree's structure, shapes and dtypes; schedules among its leaves stand for numbers."""
     leaves, structure = jax.tree.flatten(tree)
-    return structure, tuple(
-        (jnp.shape(a), jnp.result_type(a)) if not callable(a) else ((), jnp.result_type(float)) for a in leaves
-    )
+    number = ((), jnp.result_type(float))
+    return structure, tuple(number if callable(a) else (jnp.shape(a), jnp.result_type(a)) for a in leaves)
 
 
 def _abstract(tree: Any, leaves: tuple[Any, ...]) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,11 +14,9 @@ import numpy as np
 
 from fedmime.algorithms.algorithm import Algorithm, State, params
 from fedmime.engine.cohort import Cohort, Member
-from fedmime.engine.devices import mesh
 from fedmime.engine.evaluate import evaluate
 from fedmime.engine.memory import DiskMemory
-from fedmime.engine.plan import Layout
-from fedmime.engine.round import Info, Problem, run_round
+from fedmime.engine.round import Info, Problem, Ready, assemble, default_layout, run_ready
 from fedmime.engine.sampling import generator, mini_batches, uniform
 from fedmime.errors import ConfigError, DataError, Diverged
 from fedmime.numbers import choice, count
@@ -152,11 +151,16 @@ def simulate(
     blank = algorithm.remember(state.server.x)
     if run_dir is not None and jax.tree.leaves(blank):
         state = state._replace(memory=DiskMemory(jax.tree.map(np.asarray, blank), Path(run_dir) / "clients.memory"))
-    layout = Layout(mesh(devices).size, getattr(problem, "chunk", 256))
+    model = state.server.x
+    layout = default_layout(problem, devices)
     abandoned = 0
-    for t in range(rounds):
+
+    def lay_out(t: int) -> Ready:
         cohort = schedule.cohort(algorithm, population, t)
-        state, info = run_round(algorithm, problem, state, cohort, key, devices=devices, drift=drift, layout=layout)
+        return assemble(algorithm, problem, model, t, cohort, key, devices=devices, drift=drift, layout=layout)
+
+    for t, ready in enumerate(_ahead(lay_out, rounds)):
+        state, info = run_ready(ready, state)
         abandoned = abandoned + 1 if info.abandoned else 0
         if abandoned == _PATIENCE:
             raise Diverged(
@@ -168,6 +172,17 @@ def simulate(
         if on_round is not None:
             on_round(info, measured)
     return Run(state, log.columns())
+
+
+def _ahead(make: Callable[[int], Ready], rounds: int) -> Iterator[Ready]:
+    """Each round's layout in turn, the next one made in the background while this one is used."""
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="fedmime-cohort") as background:
+        coming = background.submit(make, 0)
+        for t in range(rounds):
+            ready = coming.result()
+            if t + 1 < rounds:
+                coming = background.submit(make, t + 1)
+            yield ready
 
 
 class _Log:

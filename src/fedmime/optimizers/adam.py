@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 
 from fedmime.numbers import NON_NEGATIVE, UNIT, Number, Value, checked, number, recipe, static
-from fedmime.optimizers.base import Adaptive, AdaptiveState
+from fedmime.optimizers.base import Adaptive, AdaptiveState, BaseOptimizer
 from fedmime.vector import Vector, at_least, full, sqrt, zeros
 
 
@@ -23,6 +25,10 @@ class Adam(Adaptive):
     def init(self, x: Vector) -> AdaptiveState:
         return AdaptiveState(zeros(x), full(x, self.initial), jnp.zeros(()) if self.bias_correction else None)
 
+    @property
+    def share(self) -> Value:
+        return 1 - self.beta1
+
     def smooth(self, g: Vector, s: AdaptiveState) -> Vector:
         return (1 - self.beta1) * g + self.beta1 * s.m
 
@@ -33,6 +39,9 @@ class Adam(Adaptive):
         if s.count is None:
             return super().update(g, s)
         return self._corrected(g, s, s.v, jnp.maximum(s.count, 1))
+
+    def fixed(self, s: AdaptiveState, x: Vector, c: Vector | None = None) -> Callable[[Vector], Vector]:
+        return super().fixed(s, x, c) if s.count is None else BaseOptimizer.fixed(self, s, x, c)
 
     def ahead(self, g: Vector, s: AdaptiveState, x: Vector) -> Vector:
         if s.count is None:

@@ -11,11 +11,12 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from fedmime.errors import ConfigError
 from fedmime.numbers import Value, choice, recipe, static
-from fedmime.vector import Vector, at_least, sqrt
+from fedmime.vector import Vector, at_least, sqrt, zeros
 
 Statistics = Any
 Apply = Literal["frozen", "lookahead"]
 Direction = Callable[[Vector, Statistics, Vector], Vector]
+RoundDirection = Callable[[Vector, Vector], Vector]
 
 
 class BaseOptimizer(abc.ABC):
@@ -42,6 +43,17 @@ class BaseOptimizer(abc.ABC):
         """The direction the whole optimizer would take on (g, s): statistics first, step after. By default U(g, s)."""
         del x  # the point reached so far, for transformations with weight decay
         return self.update(g, s)
+
+    def fixed(self, s: Statistics, x: Vector, c: Vector | None = None) -> Callable[[Vector], Vector]:
+        """The map g ↦ U(c + g, s) for models like x. Optimizers compute here, once, what no step changes."""
+        return lambda g: self.update(g if c is None else c + g, s)
+
+    def from_server(self, apply: str, s: Statistics, x: Vector, c: Vector | None = None) -> RoundDirection:
+        """The map (g, y) ↦ U(c + g, s) that clients at y apply while the server's statistics s stay as they are."""
+        if apply == "frozen":
+            U = self.fixed(s, x, c)
+            return lambda g, _: U(g)
+        return lambda g, y: self.ahead(g if c is None else c + g, s, y)
 
     def direction(self, apply: str) -> Direction:
         """How a client applies this optimizer: `frozen` uses s as it is, `lookahead` the whole optimizer from s."""
@@ -78,8 +90,21 @@ class Adaptive(BaseOptimizer):
         """The accumulator of every weight, for subclasses that store it in another form."""
         return v
 
+    @property
+    def share(self) -> Value:
+        """The weight of the gradient itself in the numerator."""
+        return 1.0
+
+    def denominator(self, s: AdaptiveState, like: Vector) -> Vector:
+        """What U divides by, never less than `floor`."""
+        return at_least(sqrt(self.read(s.v, like)) + self.eps, self.floor)
+
     def update(self, g: Vector, s: AdaptiveState) -> Vector:
-        return self.smooth(g, s) / at_least(sqrt(self.read(s.v, g)) + self.eps, self.floor)
+        return self.smooth(g, s) / self.denominator(s, g)
+
+    def fixed(self, s: AdaptiveState, x: Vector, c: Vector | None = None) -> Callable[[Vector], Vector]:
+        offset, scale = self.update(zeros(x) if c is None else c, s), self.share / self.denominator(s, x)
+        return lambda g: offset + scale * g
 
     def track(self, g: Vector, s: AdaptiveState) -> AdaptiveState:
         count = None if s.count is None else s.count + 1

@@ -22,6 +22,10 @@ class Yogi(Adaptive):
     def init(self, x: Vector) -> AdaptiveState:
         return AdaptiveState(m=zeros(x), v=full(x, self.initial))
 
+    @property
+    def share(self) -> Value:
+        return 1 - self.beta1
+
     def smooth(self, g: Vector, s: AdaptiveState) -> Vector:
         return (1 - self.beta1) * g + self.beta1 * s.m
 

@@ -1,12 +1,15 @@
 """One process: a round as one compiled call, clients spread over the local devices.
 
 Each device works through its clients one after another with loops whose trip counts are arguments, so the work is
-that of the real examples and any mix of client sizes runs the same program.
+that of the real examples and any mix of client sizes runs the same program. A round has three parts — full gradients,
+local steps, server — compiled together; a cohort too large to be on the devices at once goes through the first two in
+waves, each part then compiled on its own.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,34 +17,40 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from fedmime.algorithms.algorithm import Algorithm, Replies, Server
-from fedmime.engine.client import Examples, LaneClient, LossProblem, Watch, weighted_loss
-from fedmime.engine.devices import AXIS
+from fedmime.algorithms.algorithm import Algorithm, Replies, Reply, Server
+from fedmime.engine.client import LaneClient, Watch
+from fedmime.engine.devices import AXIS, LANE
+from fedmime.engine.gradients import (
+    LossProblem,
+    Source,
+    Twice,
+    full_gradient,
+    full_gradient_with_cache,
+    full_gradient_with_factors,
+    loop,
+    step_of,
+)
 from fedmime.engine.plan import Tables
 from fedmime.vector import Vector, finite, norm, where
 
+EVERYWHERE, SPREAD = PartitionSpec(), PartitionSpec(AXIS)
+Gradients = tuple[Vector, ...]
 
-class Work(NamedTuple):
-    """What a compiled round takes beside the server's state."""
 
-    tables: Tables
-    kept: Any  # [devices, clients, ...] what the clients had kept
+class Common(NamedTuple):
+    """What a compiled round takes beside the server's state and the clients' data."""
+
     population: Any
     round: Any
     coin: Any
     key: jax.Array  # of the run; the round's own is folded in
 
 
-class Outcome(NamedTuple):
-    """What a compiled round gives beside the server's state."""
+class Wave(NamedTuple):
+    """Clients that are on the devices together."""
 
-    kept: Any  # [devices, clients, ...] what the clients keep now
-    refused: jax.Array  # [devices, clients] whether the reply was not finite
-    finite: jax.Array  # whether the round was accepted; if not, the state is the old one
-    loss: jax.Array
-    drift: jax.Array
-    gradient_norm: jax.Array
-    update_norm: jax.Array
+    tables: Tables
+    kept: Any  # [devices, clients, ...] what the clients had kept
 
 
 class Options(NamedTuple):
@@ -51,138 +60,235 @@ class Options(NamedTuple):
     chunk: int
     prime: bool
     drift: bool
+    lanes: int  # clients side by side on each device
+    masked: int | None  # None: loops take as many trips as there are; else the longest client's, the rest masked
+    control: str  # how a local step finds its gradient at the anchor: "twice", "factors" or "cache"
 
 
-@functools.partial(jax.jit, static_argnames=("problem", "options"))
-def compiled_round(
-    algorithm: Algorithm, problem: LossProblem, server: Server, work: Work, options: Options
-) -> tuple[Server, Outcome]:
+class Totals(NamedTuple):
+    """Sums over clients."""
+
+    send: Any
+    add: Any
+    weight: jax.Array
+    watch: Watch
+    steps: jax.Array
+
+
+class Report(NamedTuple):
+    """What a compiled round tells beside the server's state."""
+
+    accepted: jax.Array  # whether the result was finite; if not, the state is the old one
+    loss: jax.Array
+    drift: jax.Array
+    gradient_norm: jax.Array
+    update_norm: jax.Array
+
+
+class Outcome(NamedTuple):
+    """What became of the clients: [devices, clients, ...] for each wave."""
+
+    kept: Sequence[Any]
+    refused: Sequence[jax.Array]
+
+
+def run(
+    algorithm: Algorithm, problem: LossProblem, server: Server, waves: Sequence[Wave], common: Common, options: Options
+) -> tuple[Server, Report, Outcome]:
     """Run a round; `algorithm` holds this round's numbers as leaves, so other numbers need no new program."""
-    count_trace("prime" if options.prime else "round")
-    everywhere, spread = PartitionSpec(), PartitionSpec(AXIS)
-    shared = work._replace(tables=None, kept=None, key=jax.random.fold_in(work.key, work.round))
-    outcome: Any = Outcome._make([spread, spread] + [everywhere] * (len(Outcome._fields) - 2))
-
-    @functools.partial(
-        jax.shard_map,
-        mesh=options.mesh,
-        in_specs=(everywhere, everywhere, everywhere, spread, spread),
-        out_specs=(everywhere, outcome),
-        check_vma=False,
-    )
-    def on_device(algorithm, server, shared, tables, kept):
-        own, kept = jax.tree.map(lambda leaf: leaf[0], (tables, kept))
-        new, result = _round(algorithm, problem, server, shared._replace(tables=own, kept=kept), options)
-        stacked = jax.tree.map(lambda leaf: leaf[None], (result.kept, result.refused))
-        return new, result._replace(kept=stacked[0], refused=stacked[1])
-
-    return on_device(algorithm, server, shared, work.tables, work.kept)
+    if len(waves) == 1:
+        server, report, kept, refused = _whole_round(algorithm, problem, server, waves[0], common, options)
+        return server, report, Outcome([kept], [refused])
+    h: Gradients = ()
+    for wave in waves:
+        part = _gradient_wave(algorithm, problem, server, wave, common, options)
+        h = tuple(a + b for a, b in zip(h, part, strict=True)) if h else part
+    totals, kept, refused = None, [], []
+    if not options.prime and algorithm.local_steps:
+        for wave in waves:
+            part, keeps, refuses = _training_wave(algorithm, problem, server, h, wave, common, options)
+            totals = part if totals is None else jax.tree.map(jnp.add, totals, part)
+            kept.append(keeps)
+            refused.append(refuses)
+    server, report = _server_step(algorithm, server, h, totals, common, options)
+    return server, report, Outcome(kept, refused)
 
 
-def _round(
-    algorithm: Algorithm, problem: LossProblem, server: Server, work: Work, options: Options
-) -> tuple[Server, Outcome]:
+def _compiled(phase: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compile a part once for every problem and options; a trace is counted."""
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def traced(*args: Any) -> Any:
+            count_trace("prime" if args[-1].prime else phase)
+            return function(*args)
+
+        names = [name for name in function.__annotations__ if name != "return"]
+        static = [i for i, name in enumerate(names) if name in ("problem", "options")]
+        return jax.jit(traced, static_argnums=static)
+
+    return wrap
+
+
+def _on_devices(options: Options, inside: Callable[..., Any], replicated: Any, wave: Wave, out: tuple[Any, ...]) -> Any:
+    """Call `inside(replicated, own wave)` in every lane; `out` says which results are the lane's own."""
+
+    def on_device(replicated: Any, wave: Wave) -> Any:
+        if options.lanes == 1:  # without an axis of lanes: a CPU would copy the model at every step
+            results = inside(replicated, jax.tree.map(lambda leaf: leaf[0], wave))
+            return tuple(_stack(r) if spec == SPREAD else r for r, spec in zip(results, out, strict=True))
+        out_axes = tuple(0 if spec == SPREAD else None for spec in out)
+        return jax.vmap(inside, in_axes=(None, 0), out_axes=out_axes, axis_name=LANE)(replicated, wave)
+
+    specs = {"mesh": options.mesh, "in_specs": (EVERYWHERE, SPREAD), "out_specs": out, "check_vma": False}
+    return jax.shard_map(on_device, **specs)(replicated, wave)
+
+
+def _sum(tree: Any, options: Options) -> Any:
+    """Over all lanes of all devices."""
+    return lax.psum(tree, AXIS if options.lanes == 1 else (AXIS, LANE))
+
+
+def _stack(tree: Any) -> Any:
+    """Give a device's own results the axis of devices."""
+    return jax.tree.map(lambda leaf: leaf[None], tree)
+
+
+@_compiled("round")
+def _whole_round(
+    algorithm: Algorithm, problem: LossProblem, server: Server, wave: Wave, common: Common, options: Options
+) -> Any:
+    def inside(replicated: Any, wave: Wave) -> Any:
+        algorithm, server, common = replicated
+        key = jax.random.fold_in(common.key, common.round)
+        h, source = _full_gradients(algorithm, problem, server, wave.tables, key, options)
+        totals, kept, refused = None, wave.kept, jnp.zeros(wave.tables.clients.steps.shape, bool)
+        if not options.prime and algorithm.local_steps:
+            totals, kept, refused = _train(algorithm, source, server, h, wave, key, options)
+        server, report = _conclude(algorithm, server, h, totals, common, options)
+        return server, report, where(report.accepted, kept, wave.kept), refused
+
+    return _on_devices(options, inside, (algorithm, server, common), wave, (EVERYWHERE, EVERYWHERE, SPREAD, SPREAD))
+
+
+@_compiled("gradients")
+def _gradient_wave(
+    algorithm: Algorithm, problem: LossProblem, server: Server, wave: Wave, common: Common, options: Options
+) -> Gradients:
+    def inside(replicated: Any, wave: Wave) -> Any:
+        algorithm, server, common = replicated
+        key = jax.random.fold_in(common.key, common.round)
+        return (_full_gradients(algorithm, problem, server, wave.tables, key, options)[0],)
+
+    return _on_devices(options, inside, (algorithm, server, common), wave, (EVERYWHERE,))[0]
+
+
+@_compiled("training")
+def _training_wave(
+    algorithm: Algorithm,
+    problem: LossProblem,
+    server: Server,
+    h: Gradients,
+    wave: Wave,
+    common: Common,
+    options: Options,
+) -> Any:
+    def inside(replicated: Any, wave: Wave) -> Any:
+        algorithm, server, h, common = replicated
+        key = jax.random.fold_in(common.key, common.round)
+        anchor = algorithm.anchor(algorithm.broadcast(server, h))
+        return _train(algorithm, Twice(problem, anchor), server, h, wave, key, options)
+
+    return _on_devices(options, inside, (algorithm, server, h, common), wave, (EVERYWHERE, SPREAD, SPREAD))
+
+
+@_compiled("server")
+def _server_step(
+    algorithm: Algorithm, server: Server, h: Gradients, totals: Totals | None, common: Common, options: Options
+) -> Any:
+    return _conclude(algorithm, server, h, totals, common, options)
+
+
+def _full_gradients(
+    algorithm: Algorithm, problem: LossProblem, server: Server, tables: Tables, key: jax.Array, options: Options
+) -> tuple[Gradients, Source]:
+    """The mean full gradient at every point the algorithm names, and the source of gradients for local steps."""
     points = algorithm.prime_points(server) if options.prime else algorithm.points(server)
-    h = tuple(_mean_gradient(problem, point, work, options.chunk) for point in points)
-    dtype = jax.tree.leaves(server.x)[0].dtype
-    zero = jnp.zeros((), dtype)
-    refused = jnp.zeros(work.tables.clients.steps.shape, bool)
-    loss = drift = zero
-    accepted = jnp.asarray(True)
-    if options.prime:
-        new, kept = algorithm.prime(server, h, work.round), work.kept
-    else:
-        replies, kept = Replies((), (), work.population, zero, work.coin), work.kept
-        if algorithm.local_steps:
-            replies, kept, refused, loss, drift, accepted = _train(algorithm, problem, server, h, work, options)
-        new = algorithm.server(server, h, replies)
-    accepted = accepted & finite(new)
-    new = where(accepted, new, server)
-    kept = where(accepted, kept, work.kept)
-    gradient_norm = norm(h[0]) if h else zero
-    return new, Outcome(kept, refused, accepted, loss, drift, gradient_norm, norm(new.x - server.x))
+    anchor = None
+    if algorithm.local_steps and not options.prime:
+        anchor = algorithm.anchor(algorithm.broadcast(server, points))  # only to see which point it is
+    source: Source = Twice(problem, anchor)
+    h = []
+    for point in points:
+        if anchor is point and options.control == "factors":
+            part, source = full_gradient_with_factors(problem, point, tables, key, options.chunk, options.masked)
+        elif anchor is point and options.control == "cache":
+            part, source = full_gradient_with_cache(problem, point, tables, key, options.masked)
+        else:
+            part = full_gradient(problem, point, tables, key, options.chunk, options.masked)
+        h.append(_sum(part, options))
+    return tuple(h), source
 
 
-def _mean_gradient(problem: LossProblem, point: Vector, work: Work, chunk: int) -> Vector:
-    """The cohort's weighted mean of full gradients: one gradient over the union of its examples, chunk by chunk."""
-    tables = work.tables
-
-    def add(i: jax.Array, total: Vector) -> Vector:
-        start, count, owner, number = (column[i] for column in tables.chunks)
-        place = jnp.arange(chunk)
-        rows = start + jnp.minimum(place, count - 1)  # padding repeats a real row
-        real = place < count
-        examples = Examples(
-            {name: column[rows] for name, column in tables.pool.items()},
-            jnp.where(real, tables.probe_weights[rows], 0),
-            real,
-            jax.random.fold_in(jax.random.fold_in(work.key, owner), PROBE_STREAM + number),
-        )
-        return total + Vector(jax.grad(weighted_loss, argnums=1)(problem, point.tree, examples))
-
-    return lax.psum(lax.fori_loop(0, tables.chunk_count, add, point.map(jnp.zeros_like)), AXIS)
-
-
-PROBE_STREAM = 1 << 30  # full gradients draw their random numbers apart from local steps 0, 1, ...
-
-
-def _train(algorithm: Algorithm, problem: LossProblem, server: Server, h: Any, work: Work, options: Options) -> Any:
-    """Local steps of the device's clients, one client after another, then the mean over all devices."""
-    tables = work.tables
+def _train(
+    algorithm: Algorithm, source: Source, server: Server, h: Gradients, wave: Wave, key: jax.Array, options: Options
+) -> tuple[Totals, Any, jax.Array]:
+    """Local steps of the device's clients, one client after another, then the sums over all devices."""
+    tables = wave.tables
     message = algorithm.broadcast(server, h)
-    anchor = algorithm.anchor(message)
-    width = tables.rows.shape[-1]
     dtype = jax.tree.leaves(server.x)[0].dtype
 
-    def client(i: jax.Array) -> LaneClient:
-        first = tables.clients.first[i]
-        key = jax.random.fold_in(work.key, tables.clients.index[i])
+    def local(i: jax.Array) -> tuple[Reply, Watch]:
+        own = jax.random.fold_in(key, tables.clients.index[i])
+        examples = functools.partial(step_of, tables, own, tables.clients.first[i], model=server.x)
+        kept = jax.tree.map(lambda leaf: leaf[i], wave.kept)
+        client = LaneClient(
+            source, examples, kept, tables.clients.steps[i], tables.clients.pick[i], options.drift, options.masked
+        )
+        return algorithm.local(message, client), client.watch or Watch.zero(dtype)
 
-        def examples(k: jax.Array) -> Examples:
-            rows, count = tables.rows[first + k], tables.counts[first + k]
-            real = jnp.arange(width) < count
-            fields = {name: column[rows] for name, column in tables.pool.items()}
-            return Examples(fields, real.astype(dtype) / count.astype(dtype), real, jax.random.fold_in(key, k))
-
-        kept = jax.tree.map(lambda leaf: leaf[i], work.kept)
-        steps, pick = tables.clients.steps[i], tables.clients.pick[i]
-        return LaneClient(problem, examples, anchor, kept, steps, pick, options.drift)
-
-    def run(i: jax.Array) -> tuple[Any, Watch]:
-        one = client(i)
-        reply = algorithm.local(message, one)
-        return reply, one.watch or Watch.zero(dtype)
-
-    def fold(i: jax.Array, totals: Any) -> Any:
-        send, add, kept, refused, weight, watch, steps = totals
-        reply, seen = run(i)
-        good = finite(reply)
+    def fold(i: jax.Array, carry: tuple[Totals, Any, jax.Array]) -> tuple[Totals, Any, jax.Array]:
+        totals, kept, refused = carry
+        reply, watch = local(i)
+        good = finite(reply)  # a reply that is not finite counts for nothing
+        reply, watch = where(good, (reply, watch), jax.tree.map(jnp.zeros_like, (reply, watch)))
         w = jnp.where(good, tables.clients.weight[i].astype(dtype), 0)
-        send = jax.tree.map(lambda total, leaf: total + w * jnp.where(good, leaf, 0), send, reply.send)
-        add = jax.tree.map(lambda total, leaf: total + jnp.where(good, leaf, jnp.zeros_like(leaf)), add, reply.add)
+        totals = Totals(
+            send=jax.tree.map(lambda total, leaf: total + w * leaf, totals.send, reply.send),
+            add=jax.tree.map(jnp.add, totals.add, reply.add),
+            weight=totals.weight + w,
+            watch=jax.tree.map(jnp.add, totals.watch, watch),
+            steps=totals.steps + jnp.where(good, tables.clients.steps[i], 0),
+        )
         kept = jax.tree.map(lambda all_, leaf: all_.at[i].set(jnp.where(good, leaf, all_[i])), kept, reply.keep)
-        watch = jax.tree.map(lambda total, leaf: total + jnp.where(good, leaf, 0), watch, seen)
-        steps = steps + jnp.where(good, tables.clients.steps[i], 0)
-        return send, add, kept, refused.at[i].set(~good), weight + w, watch, steps
+        return totals, kept, refused.at[i].set(~good)
 
-    shape = jax.eval_shape(run, jnp.zeros((), jnp.int32))[0]
-    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+    shapes = jax.eval_shape(local, jnp.zeros((), jnp.int32))[0]
+    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    zero = jnp.zeros((), dtype)
+    totals = Totals(blank.send, blank.add, zero, Watch.zero(dtype), jnp.zeros((), jnp.int32))
     refused = jnp.zeros(tables.clients.steps.shape, bool)
-    start = (
-        blank.send,
-        blank.add,
-        work.kept,
-        refused,
-        jnp.zeros((), dtype),
-        Watch.zero(dtype),
-        jnp.zeros((), jnp.int32),
-    )
-    send, add, kept, refused, weight, watch, steps = lax.fori_loop(0, tables.client_count, fold, start)
-    send, add, weight, watch, steps = lax.psum((send, add, weight, watch, steps), AXIS)
-    mean = jax.tree.map(lambda leaf: leaf / weight, send)
-    total_steps = jnp.maximum(steps, 1).astype(dtype)
-    replies = Replies(mean, add, work.population, steps.astype(dtype), work.coin)
-    return replies, kept, refused, watch.loss / total_steps, watch.drift / total_steps, steps > 0
+    limit = options.masked and tables.clients.steps.shape[0]
+    totals, kept, refused = loop(tables.client_count, limit, fold, (totals, wave.kept, refused))
+    return _sum(totals, options), kept, refused
+
+
+def _conclude(
+    algorithm: Algorithm, server: Server, h: Gradients, totals: Totals | None, common: Common, options: Options
+) -> tuple[Server, Report]:
+    """The server's part. A result that is not finite leaves the state as it was."""
+    zero = jnp.zeros((), jax.tree.leaves(server.x)[0].dtype)
+    replies, loss, drift, accepted = Replies((), (), common.population, zero, common.coin), zero, zero, True
+    if totals is not None:
+        steps = totals.steps.astype(zero.dtype)
+        mean = jax.tree.map(lambda leaf: leaf / totals.weight, totals.send)
+        replies = Replies(mean, totals.add, common.population, steps, common.coin)
+        loss, drift = totals.watch.loss / steps, totals.watch.drift / steps
+        accepted = totals.steps > 0
+    new = algorithm.prime(server, h, common.round) if options.prime else algorithm.server(server, h, replies)
+    accepted = finite(new) & accepted
+    new = where(accepted, new, server)
+    return new, Report(accepted, loss, drift, norm(h[0]) if h else zero, norm(new.x - server.x))
 
 
 _traces: dict[str, int] = {}

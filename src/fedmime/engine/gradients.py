@@ -1,0 +1,213 @@
+"""Where gradients come from: the cohort's full gradients, and a local step's gradient with its control variate.
+
+A step of Mime needs the gradient of its mini-batch at y and at the anchor x. The second can be computed (`Twice`), put
+together from what the full gradient at x kept of every example (`FromFactors`), or looked up, where every mini-batch
+is taken once and its gradient at x is part of the full gradient anyway (`FromCache`). Algorithms do not see which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedmime.engine.plan import Tables
+from fedmime.vector import Vector, where
+
+T = TypeVar("T")
+
+PROBE_STREAM = 1 << 30  # full gradients draw their random numbers apart from local steps 0, 1, ...
+
+
+def loop(trips: Any, limit: int | None, body: Callable[[jax.Array, T], T], start: T) -> T:
+    """Run `body` for a number of trips that is an argument, or with a `limit` for that many, masking those too many.
+
+    The first suits a CPU. An accelerator would wait for the host to read the trip count at every trip.
+    """
+    if limit is None:
+        return lax.fori_loop(0, trips, body, start)
+    return lax.fori_loop(0, limit, lambda k, carry: where(k < trips, body(k, carry), carry), start)
+
+
+class FactorRules(Protocol):
+    """See `fedmime.models.problem.Factors`."""
+
+    @property
+    def record(self) -> Callable[..., tuple[jax.Array, Any]]: ...
+    @property
+    def mean_grad(self) -> Callable[..., Any]: ...
+    @property
+    def grad_difference(self) -> Callable[..., tuple[jax.Array, Any]]: ...
+
+
+class LossProblem(Protocol):
+    """What gradients need of a problem."""
+
+    @property
+    def loss(self) -> Callable[[Any, Any, jax.Array], jax.Array]: ...
+    @property
+    def factors(self) -> FactorRules | None: ...
+
+
+class Examples(NamedTuple):
+    """A batch as the engine knows it."""
+
+    fields: Mapping[str, Any]
+    weights: jax.Array  # [batch]; zero for padding
+    real: jax.Array  # [batch]
+    key: jax.Array
+    rows: Any  # [batch] places in the pool
+    step: jax.Array  # place in the table of steps
+
+
+class Source(Protocol):
+    """Gives the loss and gradient of a mini-batch at y, minus `control` times the gradient at the anchor."""
+
+    def __call__(self, y: Any, examples: Examples, control: Any) -> tuple[jax.Array, Any]: ...
+
+
+def weighted_loss(problem: LossProblem, params: Any, examples: Examples) -> jax.Array:
+    """The weighted sum of the examples' losses. A padded row cannot leak: its loss is replaced, not multiplied."""
+    return _total(problem.loss(params, examples.fields, examples.key), examples)
+
+
+def _total(losses: jax.Array, examples: Examples) -> jax.Array:
+    return jnp.sum(jnp.where(examples.real, losses, 0) * examples.weights.astype(losses.dtype))
+
+
+loss_and_grad = jax.value_and_grad(weighted_loss, argnums=1)
+
+
+class Twice(NamedTuple):
+    """Two gradients for each step that has a control variate."""
+
+    problem: LossProblem
+    anchor: Vector | None
+
+    def __call__(self, y: Any, examples: Examples, control: Any) -> tuple[jax.Array, Any]:
+        loss, at_y = loss_and_grad(self.problem, y, examples)
+        if isinstance(control, float) and control == 0.0:
+            return loss, at_y
+        assert self.anchor is not None, "an algorithm that uses a control variate names its anchor"
+        at_anchor = Vector(loss_and_grad(self.problem, self.anchor.tree, examples)[1])
+        return loss, (Vector(at_y) - control * at_anchor).tree
+
+
+class FromFactors(NamedTuple):
+    """One gradient for each step, whose products also carry the anchor's factors."""
+
+    problem: LossProblem
+    kept: Any  # [examples, ...] of the device's pool
+
+    def __call__(self, y: Any, examples: Examples, control: Any) -> tuple[jax.Array, Any]:
+        if isinstance(control, float) and control == 0.0:
+            return loss_and_grad(self.problem, y, examples)
+        assert self.problem.factors is not None
+        rows = jax.tree.map(lambda leaf: leaf[examples.rows], self.kept)
+        losses, grads = self.problem.factors.grad_difference(
+            y, examples.fields, rows, examples.weights, control, examples.key
+        )
+        return _total(losses, examples), grads
+
+
+class FromCache(NamedTuple):
+    """One gradient for each step; the anchor's was kept when the full gradient went through the mini-batches."""
+
+    problem: LossProblem
+    kept: Any  # [steps, ...] gradients at the anchor
+
+    def __call__(self, y: Any, examples: Examples, control: Any) -> tuple[jax.Array, Any]:
+        loss, at_y = loss_and_grad(self.problem, y, examples)
+        if isinstance(control, float) and control == 0.0:
+            return loss, at_y
+        at_anchor = Vector(jax.tree.map(lambda leaf: leaf[examples.step], self.kept))
+        return loss, (Vector(at_y) - control * at_anchor).tree
+
+
+def full_gradient(
+    problem: LossProblem, point: Vector, tables: Tables, key: jax.Array, chunk: int, masked: int | None
+) -> Vector:
+    """One device's part of the cohort's mean full gradient: large batches over the union of its clients' examples."""
+
+    def add(i: jax.Array, total: Vector) -> Vector:
+        examples = chunk_of(tables, key, i, chunk)
+        return total + Vector(loss_and_grad(problem, point.tree, examples)[1])
+
+    return loop(tables.chunk_count, masked and tables.chunks.start.shape[0], add, point.map(jnp.zeros_like))
+
+
+def full_gradient_with_factors(
+    problem: LossProblem, point: Vector, tables: Tables, key: jax.Array, chunk: int, masked: int | None
+) -> tuple[Vector, FromFactors]:
+    """The same, keeping the factors of every example."""
+    rules = problem.factors
+    assert rules is not None
+    shapes = jax.eval_shape(lambda: rules.record(point.tree, chunk_of(tables, key, 0, chunk).fields, key)[1])
+    examples_held = tables.probe_weights.shape[0] + chunk  # the last chunk may reach beyond the pool
+    blank = jax.tree.map(lambda leaf: jnp.zeros((examples_held, *leaf.shape[1:]), leaf.dtype), shapes)
+
+    def add(i: jax.Array, carry: tuple[Vector, Any]) -> tuple[Vector, Any]:
+        total, kept = carry
+        examples = chunk_of(tables, key, i, chunk)
+        _, fresh = rules.record(point.tree, examples.fields, examples.key)
+        total = total + Vector(rules.mean_grad(fresh, examples.fields, examples.weights))
+        start = tables.chunks.start[i]
+        kept = jax.tree.map(lambda all_, new: lax.dynamic_update_slice_in_dim(all_, new, start, 0), kept, fresh)
+        return total, kept
+
+    total, kept = loop(
+        tables.chunk_count, masked and tables.chunks.start.shape[0], add, (point.map(jnp.zeros_like), blank)
+    )
+    return total, FromFactors(problem, kept)
+
+
+def full_gradient_with_cache(
+    problem: LossProblem, point: Vector, tables: Tables, key: jax.Array, masked: int | None
+) -> tuple[Vector, FromCache]:
+    """The same from the clients' own mini-batches, each of which is taken once, keeping the gradient of each."""
+    steps = tables.counts.shape[0]
+    blank = point.map(lambda leaf: jnp.zeros((steps, *leaf.shape), leaf.dtype))
+
+    def client(i: jax.Array, carry: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
+        first, own = tables.clients.first[i], jax.random.fold_in(key, tables.clients.index[i])
+
+        def add(k: jax.Array, carry: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
+            total, kept = carry
+            examples = step_of(tables, own, first, k, point)
+            grad = Vector(loss_and_grad(problem, point.tree, examples)[1])
+            share = tables.probe_weights[examples.rows[0]] * tables.counts[first + k]
+            kept = kept.map(lambda all_, new: lax.dynamic_update_index_in_dim(all_, new, first + k, 0), grad)
+            return total + share * grad, kept
+
+        return loop(tables.clients.steps[i], masked, add, carry)
+
+    total, kept = loop(
+        tables.client_count, masked and tables.clients.steps.shape[0], client, (point.map(jnp.zeros_like), blank)
+    )
+    return total, FromCache(problem, kept.tree)
+
+
+def chunk_of(tables: Tables, key: jax.Array, i: Any, chunk: int) -> Examples:
+    """A stretch of the pool; each example weighs what its client's full gradient does."""
+    start, count, owner, number = (column[i] for column in tables.chunks)
+    place = jnp.arange(chunk)
+    rows = start + jnp.minimum(place, count - 1)  # padding repeats a real row
+    real = place < count
+    key = jax.random.fold_in(jax.random.fold_in(key, owner), PROBE_STREAM + number)
+    return Examples(_gather(tables, rows), jnp.where(real, tables.probe_weights[rows], 0), real, key, rows, i)
+
+
+def step_of(tables: Tables, key: jax.Array, first: jax.Array, k: jax.Array, model: Vector) -> Examples:
+    """A client's k-th mini-batch; its real examples weigh 1/count in the model's precision."""
+    rows, count = tables.rows[first + k], tables.counts[first + k]
+    dtype = jax.tree.leaves(model)[0].dtype
+    real = jnp.arange(tables.rows.shape[-1]) < count
+    weights = real.astype(dtype) / count.astype(dtype)
+    return Examples(_gather(tables, rows), weights, real, jax.random.fold_in(key, k), rows, first + k)
+
+
+def _gather(tables: Tables, rows: Any) -> dict[str, Any]:
+    return {name: column[rows] for name, column in tables.pool.items()}
