@@ -1,0 +1,38 @@
+"""Tests run in float64, with float32 asked for where it is meant; a warning is an error."""
+
+import os
+
+os.environ.setdefault("JAX_ENABLE_X64", "1")
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile("fedmime", deadline=None, max_examples=25, derandomize=True)
+hypothesis.settings.load_profile("fedmime")
+
+FACTS = pytest.StashKey[dict[str, list[float]]]()
+
+
+@pytest.fixture
+def fact(request: pytest.FixtureRequest):
+    """Record a figure under a heading; the summary at the end of the run names how many there are and the largest."""
+
+    def record(heading: str, value: float = 0.0) -> None:
+        request.node.user_properties.append(("fact", (heading, float(value))))
+
+    return record
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    facts: dict[str, list[float]] = {}
+    for report in terminalreporter.stats.get("passed", []):
+        for name, value in report.user_properties:
+            if name == "fact":
+                facts.setdefault(value[0], []).append(value[1])
+    if facts:
+        terminalreporter.section("what was shown")
+    for heading, values in sorted(facts.items()):
+        worst = f", largest error {max(values):.1e}" if max(values) > 0 else ""
+        terminalreporter.write_line(f"{heading}: {len(values)}{worst}")

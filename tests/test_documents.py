@@ -1,0 +1,40 @@
+"""Every Python block of the README and the docs runs, in order, one namespace per page; so do the examples."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {}
+    for block in BLOCK.finditer(page.read_text()):
+        line = page.read_text()[: block.start(1)].count("\n")
+        exec(compile("\n" * line + block.group(1), str(page), "exec"), namespace)
+
+
+def test_readme_names_its_two_commands() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert "make demo" in text
+    assert "make test" in text
+
+
+def test_mime_is_a_hundred_times_closer_on_two_quadratics() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "two_quadratics.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    distances = dict(re.findall(r"^(FedAvg|Mime)'s distance .*: +(\S+)$", done.stdout, re.MULTILINE))
+    assert float(distances["FedAvg"]) >= 100 * float(distances["Mime"])
+    assert float(distances["FedAvg"]) > 0.1
