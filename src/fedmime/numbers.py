@@ -1,4 +1,5 @@
-"""Hyper-parameters: a number, or a schedule that gives one for each round, with the range it must lie in.
+"""Hyper-parameters: a number, or a schedule that gives one for each round, with the range it must lie in; and the
+checks of other arguments. Each check raises a one-line `ConfigError` or returns the clean value.
 
 Optimizers and algorithms are dataclasses whose numbers are pytree leaves. So a compiled round takes them as arguments:
 a schedule or a sweep over learning rates never recompiles.
@@ -7,11 +8,15 @@ a schedule or a sweep over learning rates never recompiles.
 from __future__ import annotations
 
 import dataclasses
-import math
+import functools
+import re
+import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, NamedTuple, TypeGuard, TypeVar, dataclass_transform
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from fedmime.errors import ConfigError
 
@@ -50,21 +55,41 @@ def recipe(cls: type[T]) -> type[T]:
     return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
 
 
-def _check(owner: str, name: str, value: Any, accepted: Range) -> float:
-    if isinstance(value, bool) or (not isinstance(value, int | float) and getattr(value, "shape", None) != ()):
-        raise ConfigError(f"{owner}: {name} must be a number or a schedule (round -> number), got {value!r}")
-    value = float(value)
-    if not math.isfinite(value) or not accepted.accepts(value):
-        finite = "" if math.isfinite(value) else " and be finite"
-        raise ConfigError(f"{owner}: {name} must {accepted.words}{finite}, got {value!r}")
-    return value
+def quote(value: Any, most: int = 200) -> str:
+    """A value as Python writes it, in one line that is not too long for a message."""
+    text = re.sub(r"\s*\n\s*", " ", repr(value))
+    return text if len(text) <= most else text[:most] + "…"
 
 
-def checked(instance: T) -> T:
-    """Check a recipe's numbers, as its factory does before anything is traced; schedules wait for their round."""
-    return _resolve(
-        instance, lambda owner, name, value, ok: value if callable(value) else _check(owner, name, value, ok)
-    )
+def real(owner: str, name: str, value: Any, accepted: Range, kind: str = "a number") -> float:
+    """Check a number, of Python, NumPy or JAX."""
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    if not numeric and getattr(value, "shape", None) == ():
+        numeric = any(jnp.issubdtype(value.dtype, type_) for type_ in (jnp.integer, jnp.floating))
+    if not numeric:
+        raise ConfigError(f"{owner}: {name} must be {kind}, got {quote(value)}")
+    value = value if isinstance(value, int) else float(value)
+    finite = abs(value) <= sys.float_info.max  # neither NaN nor infinite nor an integer beyond all floats
+    if not finite or not accepted.accepts(value):
+        raise ConfigError(
+            f"{owner}: {name} must {accepted.words}{'' if finite else ' and be finite'}, got {quote(value)}"
+        )
+    return float(value)
+
+
+_scheduled = functools.partial(real, kind="a number or a schedule (round -> number)")
+
+
+def checked(instance: T, owner: str | None = None) -> T:
+    """Check a recipe's numbers, as its factory does before anything is traced; schedules wait for their round.
+
+    `owner` is the factory's name, where it is not that of the recipe.
+    """
+
+    def check(owner: str, name: str, value: Any, accepted: Range) -> Any:
+        return value if callable(value) else _scheduled(owner, name, value, accepted)
+
+    return _resolve(instance, check, owner)
 
 
 def at_round(instance: T, round_number: int) -> T:
@@ -73,31 +98,100 @@ def at_round(instance: T, round_number: int) -> T:
     def evaluate(owner: str, name: str, value: Any, accepted: Range) -> float:
         if not callable(value):
             return value
-        return _check(owner, f"{name}({round_number})", value(round_number), accepted)
+        return _scheduled(owner, f"{name}({round_number})", value(round_number), accepted)
 
     return _resolve(instance, evaluate)
 
 
-def _resolve(instance: Any, function: Callable[[str, str, Any, Range], Any]) -> Any:
+def _resolve(instance: Any, change: Callable[[str, str, Any, Range], Any], owner: str | None = None) -> Any:
+    owner = owner or type(instance).__name__.lower()
     changes = {}
     for field in dataclasses.fields(instance):
         value = getattr(instance, field.name)
         if "range" in field.metadata:
-            changes[field.name] = function(type(instance).__name__.lower(), field.name, value, field.metadata["range"])
+            changes[field.name] = change(owner, field.name, value, field.metadata["range"])
         elif dataclasses.is_dataclass(value) and not field.metadata.get("static"):
-            changes[field.name] = _resolve(value, function)
+            changes[field.name] = _resolve(value, change)
     return dataclasses.replace(instance, **changes)
 
 
 def choice(owner: str, name: str, value: str, accepted: tuple[str, ...]) -> str:
     """Check a mode's name."""
-    if value not in accepted:
-        raise ConfigError(f"{owner}: {name} must be one of {', '.join(map(repr, accepted))}, got {value!r}")
+    if not isinstance(value, str) or value not in accepted:
+        raise ConfigError(f"{owner}: {name} must be one of {', '.join(map(repr, accepted))}, got {quote(value)}")
     return value
 
 
-def count(owner: str, name: str, value: Any, least: int = 0) -> int:
+def flag(owner: str, name: str, value: Any) -> bool:
+    """Check a truth value: `"no"` must not count as true."""
+    if not isinstance(value, bool | np.bool_):
+        raise ConfigError(f"{owner}: {name} must be True or False, got {quote(value)}")
+    return bool(value)
+
+
+def whole(value: Any) -> TypeGuard[int]:
+    """Whether a value is a whole number, of Python or NumPy."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def count(owner: str, name: str, value: Any, least: int = 0, most: int | None = None) -> int:
     """Check a whole number."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{owner}: {name} must be a whole number of at least {least}, got {value!r}")
+    if not whole(value) or value < least or (most is not None and value > most):
+        limit = "" if most is None else f" and at most {most}"
+        raise ConfigError(f"{owner}: {name} must be a whole number of at least {least}{limit}, got {quote(value)}")
+    return int(value)
+
+
+def function(owner: str, name: str, value: Any) -> Any:
+    """Check that an argument can be called."""
+    if not callable(value):
+        raise ConfigError(f"{owner}: {name} must be a function, got {quote(value)}")
     return value
+
+
+def made(owner: str, name: str, value: Any, kind: Any, words: str) -> Any:
+    """Check that an argument is of a class, and say where such objects come from."""
+    if not isinstance(value, kind):
+        raise ConfigError(f"{owner}: {name} must {words}, got {quote(value)} ({type(value).__name__})")
+    return value
+
+
+def offers(owner: str, name: str, value: Any, attributes: tuple[str, ...], words: str) -> Any:
+    """Check that an argument, of whatever class, has the attributes it is used by, and say where such objects are."""
+    if missing := [attribute for attribute in attributes if not hasattr(value, attribute)]:
+        raise ConfigError(f"{owner}: {name} must {words}, got {quote(value)}, which has no {', '.join(missing)}")
+    return value
+
+
+def floating(owner: str, name: str, tree: Any) -> Any:
+    """Check that an argument is a model: a pytree of floating-point arrays, or of their shapes."""
+    leaves = jax.tree.leaves(tree)
+    if not leaves or not all(hasattr(a, "dtype") and jnp.issubdtype(a.dtype, jnp.floating) for a in leaves):
+        raise ConfigError(f"{owner}: {name} must be a pytree of floating-point arrays, got {quote(tree)}")
+    return tree
+
+
+def started(owner: str, name: str, tree: Any, init: Callable[[jax.Array], Any]) -> Any:
+    """Check that a model has the arrays that a problem's `init` gives, where that can be known without running it."""
+    own, given = _initial(init), _shapes(tree)
+    if own and own != given:
+        missing = {place: shape for place, shape in own.items() if given.get(place) != shape}
+        foreign = {place: shape for place, shape in given.items() if own.get(place) != shape}
+        raise ConfigError(
+            f"{owner}: {name} must have the arrays of problem.init, {quote(missing)}, got {quote(foreign)}"
+        )
+    return tree
+
+
+@functools.lru_cache(maxsize=64)
+def _initial(init: Callable[[jax.Array], Any]) -> dict[str, tuple[int, ...]]:
+    try:
+        return _shapes(jax.eval_shape(init, jax.random.key(0)))
+    except Exception:  # a user's function may well do what cannot be traced
+        return {}
+
+
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    """The shape of every array by its place in the tree."""
+    places, _ = jax.tree.flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): jnp.shape(leaf) for path, leaf in places}

@@ -110,6 +110,12 @@ def test_modules_that_hold_weights_start_from_them():
     assert not module.drop.deterministic  # the user's own module keeps its mode
 
 
+@pytest.mark.parametrize("module", [NnxNet, lambda r: NnxNet(rngs=r)], ids=["class", "function"])
+def test_nnx_classes_and_functions_are_built_with_rngs(module):
+    weights = jax.eval_shape(fm_models.from_flax(module, (5,), 3).init, KEY)
+    assert {leaf.shape for leaf in jax.tree.leaves(weights)} == {(5, 8), (8,), (3, 8)}
+
+
 def test_a_loss_of_ones_own():
     def square(outputs, y):
         return ((outputs[:, 0] - y.astype(outputs.dtype)) ** 2).astype(outputs.dtype)

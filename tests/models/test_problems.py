@@ -152,21 +152,8 @@ def test_dropout_mask_depends_on_the_key_alone():
     np.testing.assert_allclose(plain.jit(problem.metrics)(params, batch)["loss"][0], still)
 
 
-@pytest.mark.parametrize("name", ["cnn"])
-def test_hessian_vector_products(name):
-    problem, reference, batch = CASES[name]
-    params, tangent = plain.start(problem), plain.start(problem, 1)
-
-    def product(loss):
-        return plain.jit(lambda x, v: jax.jvp(jax.grad(lambda p: loss(p).sum()), (x,), (v,))[1])(params, tangent)
-
-    ours, theirs = product(lambda p: problem.loss(p, batch, KEY)), product(lambda p: reference(p, batch))
-    assert plain.distance(ours, theirs) < 1e-10
-
-
-@pytest.mark.parametrize("name", ["cnn", "word_lstm"])
-def test_clients_as_a_mapped_axis(name):
-    problem, reference, batch = CASES[name]
+def test_clients_as_a_mapped_axis():
+    problem, reference, batch = CASES["cnn"]
     params = jax.tree.map(lambda a, b: np.stack([a, b]), plain.start(problem), plain.start(problem, 1))
     ours = plain.jit(jax.vmap(jax.grad(lambda p: problem.loss(p, batch, KEY).sum())))(params)
     assert plain.distance(ours, plain.jit(jax.vmap(jax.grad(lambda p: reference(p, batch).sum())))(params)) < 1e-10

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from fedmime.algorithms.algorithm import Algorithm, Batch
 from fedmime.errors import ConfigError
+from fedmime.numbers import POSITIVE, at_round, floating, made, real
 from fedmime.vector import Vector, nbytes
 
 
@@ -72,6 +73,9 @@ def cost(algorithm: Algorithm, params: Any) -> Cost:
     An array that goes to the same client twice in a round (x with the request for a gradient and again with the
     message) is counted once.
     """
+    made("cost", "algorithm", algorithm, Algorithm, "come from fm.algorithms")
+    algorithm = at_round(algorithm, 0)  # schedules change no shapes
+    floating("cost", "params", params)
     x = Vector(jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a), a.dtype), params))
     server = jax.eval_shape(algorithm.start, x)
     points = algorithm.points(server)
@@ -97,8 +101,7 @@ def cost(algorithm: Algorithm, params: Any) -> Cost:
 
 def cohort_for_budget(algorithm: Algorithm, params: Any, budget: float) -> int:
     """How many clients (with split cohorts: pairs of clients) a budget of model-sizes a round allows."""
-    if not (isinstance(budget, int | float) and math.isfinite(budget) and budget > 0):
-        raise ConfigError(f"cohort_for_budget: budget must be a positive number of model-sizes, got {budget!r}")
+    real("cohort_for_budget", "budget", budget, POSITIVE)
     each = cost(algorithm, params).model_sizes
     units = math.floor(budget / each + 1e-3)  # a few scalars beside the model must not cost a whole client
     if not units:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 
-from fedmime.errors import ConfigError
+from fedmime.numbers import at_round, floating
 from fedmime.vector import Vector
 
 Carry = TypeVar("Carry")
@@ -101,11 +101,8 @@ class Algorithm(abc.ABC):
 
     def init(self, params: Any) -> State:
         """The state before the first round, from a model's plain pytree."""
-        if not _is_model(params):
-            raise ConfigError(
-                f"{type(self).__name__}: params must be a pytree of floating-point arrays, got {params!r:.80}"
-            )
-        return State(0, self.start(Vector(jax.tree.map(jnp.asarray, params))))
+        floating(type(self).__name__, "params", params)
+        return State(0, at_round(self, 0).start(Vector(jax.tree.map(jnp.asarray, params))))
 
     @abc.abstractmethod
     def start(self, x: Vector) -> Server:
@@ -142,8 +139,3 @@ class Algorithm(abc.ABC):
     @abc.abstractmethod
     def server(self, server: Server, h: tuple[Vector, ...], replies: Replies) -> Server:
         """The server's state after the round."""
-
-
-def _is_model(params: Any) -> bool:
-    leaves = jax.tree.leaves(params)
-    return bool(leaves) and all(hasattr(a, "dtype") and jnp.issubdtype(a.dtype, jnp.floating) for a in leaves)

@@ -32,12 +32,12 @@ class Centralized(Tracking):
         return server
 
     def local(self, message: MimeState, client: Client) -> Reply:
-        U, V = self.base.direction(self.apply), self.base.track
+        U, V = self.base.direction(self.apply), self.base.track_at
 
         def step(carry, batch):
             x, s = carry
             g = client.grad(x, batch)
-            return x - self.eta * U(g, s, x), V(g, s)
+            return x - self.eta * U(g, s, x), V(g, s, x)
 
         return Reply(add=client.descend(step, tuple(message)))
 

@@ -32,8 +32,8 @@ class ServerOptimized(Algorithm):
 
     def follow(self, x: Vector, s: Statistics, movement: Vector) -> tuple[Vector, Statistics]:
         """One step of the server optimizer on the pseudo-gradient -movement."""
-        U, V = self.optimizer.direction(self.apply), self.optimizer.track
-        return x - self.eta_server * U(-movement, s, x), V(-movement, s)
+        U, V = self.optimizer.direction(self.apply), self.optimizer.track_at
+        return x - self.eta_server * U(-movement, s, x), V(-movement, s, x)
 
     def server(self, server: FedAvgState, h: tuple[Vector, ...], replies: Replies) -> FedAvgState:
         return FedAvgState(*self.follow(server.x, server.s, replies.mean))

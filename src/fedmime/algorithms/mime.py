@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from fedmime.algorithms.algorithm import Algorithm, Client, Replies, Reply
-from fedmime.numbers import POSITIVE, Number, Value, checked, choice, count, number, recipe, static
+from fedmime.numbers import POSITIVE, Number, Value, checked, choice, count, flag, number, recipe, static
 from fedmime.optimizers import BaseOptimizer, Statistics
 from fedmime.optimizers.base import application, base_optimizer
 from fedmime.vector import Vector
@@ -40,11 +40,11 @@ class Tracking(Algorithm):
         return (server.x,)
 
     def prime(self, server: MimeState, h: tuple[Vector, ...], seen: Any) -> MimeState:
-        return server._replace(s=self.track(server.s, h))
+        return server._replace(s=self.track(server, h))
 
-    def track(self, s: Statistics, h: tuple[Vector, ...]) -> Statistics:
+    def track(self, server: MimeState, h: tuple[Vector, ...]) -> Statistics:
         """V at the mean gradient, where one was asked for."""
-        return self.base.track(h[0], s) if h else s
+        return self.base.track_at(h[0], server.s, server.x) if h else server.s
 
 
 @recipe
@@ -82,13 +82,13 @@ class Mime(Tracking):
             y, s_i = carry
             g = client.grad(y, batch, control)
             g = g if c is None else g + c
-            return y - self.eta * self.base.direction(self.apply)(g, s_i, y), self.base.track(g, s_i)
+            return y - self.eta * self.base.direction(self.apply)(g, s_i, y), self.base.track_at(g, s_i, y)
 
         y = client.descend(step_local, (x, s))[0] if self.state == "local" else client.descend(step, x)
         return Reply(send=y - x)
 
     def server(self, server: MimeState, h: tuple[Vector, ...], replies: Replies) -> MimeState:
-        return MimeState(server.x + self.eta_server * replies.mean, self.track(server.s, h))
+        return MimeState(server.x + self.eta_server * replies.mean, self.track(server, h))
 
 
 def mime(
@@ -132,9 +132,8 @@ def mime_lite(
 def _mime(owner, waits, base, eta, eta_server, apply, state, split, prime_rounds) -> Mime:
     apply = application(owner, base_optimizer(owner, "base", base), apply)
     choice(owner, "state", state, ("fixed", "local"))
-    return checked(
-        Mime(base, eta, eta_server, waits, apply, state, bool(split), priming(owner, base, apply, prime_rounds))
-    )
+    rounds = priming(owner, base, apply, prime_rounds)
+    return checked(Mime(base, eta, eta_server, waits, apply, state, flag(owner, "split", split), rounds), owner)
 
 
 def priming(owner: str, base: BaseOptimizer, apply: str, prime_rounds: int | None) -> int:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from fedmime.algorithms.algorithm import Algorithm, Client, Replies, Reply
-from fedmime.numbers import POSITIVE, UNIT, Number, Value, checked, choice, count, number, recipe, static
+from fedmime.numbers import POSITIVE, UNIT, Number, Value, checked, choice, count, flag, number, recipe, static
 from fedmime.vector import Vector, where, zeros
 
 
@@ -147,4 +147,5 @@ def _mvr(owner, waits, eta, beta, anchor, eta_server, init_rounds, output, split
     choice(owner, "anchor", anchor, ("previous", "current"))
     choice(owner, "output", output, ("last", "random"))
     rounds = count(owner, "init_rounds", init_rounds)
-    return checked(MimeMVR(eta, beta, eta_server, waits, anchor, output, bool(split), rounds))
+    halves = flag(owner, "split", split)
+    return checked(MimeMVR(eta, beta, eta_server, waits, anchor, output, halves, rounds), owner)

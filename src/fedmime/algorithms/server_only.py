@@ -25,7 +25,7 @@ class ServerOnly(Tracking):
 
     def server(self, server: MimeState, h: tuple[Vector, ...], replies: Replies) -> MimeState:
         (c,), (x, s) = h, server
-        return MimeState(x - self.eta * self.base.direction(self.apply)(c, s, x), self.track(s, h))
+        return MimeState(x - self.eta * self.base.direction(self.apply)(c, s, x), self.track(server, h))
 
 
 @recipe

@@ -6,10 +6,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
+import jax
 import numpy as np
 
 from fedmime.errors import ConfigError, DataError
+from fedmime.numbers import count, quote, whole
 
+_LAST_POSITION = 2**31 - 1  # positions in the population travel as int32
 Columns = Mapping[str, np.ndarray]
 
 
@@ -73,6 +76,8 @@ class Cohort:
 
     def pooled(self) -> Self:
         """All data and all mini-batches in the hands of one client, in order."""
+        if not self.training:
+            raise DataError("the cohort has no client that trains; give at least one")
         names = list(self.members[0].data)
         data = {name: np.concatenate([m.data[name] for m in self.members]) for name in names}
         offsets = np.cumsum([0, *(len(m.data[names[0]]) for m in self.members)])
@@ -107,29 +112,25 @@ class Cohort:
             ids: positions of the clients in the population, for SCAFFOLD's and FedDyn's memory; by default 0, 1, ...
             population: N; by default the cohort is the whole population.
         """
+        batches = _entries("batches", () if batches is None else batches)
         if not batches:
             raise DataError("from_batches: the cohort is empty; give at least one client")
-        indices = _ids(ids, len(batches))
-        masks = [None] * len(batches) if mask is None else list(mask)
-        _same_length("mask", masks, batches)
-        sizes = (
-            [None] * len(batches)
-            if full is None or len(full) != len(batches)
-            else [_examples(f, i) for i, f in enumerate(full)]
-        )
-        members = [
+        clients = len(batches)
+        indices = _ids(ids, clients)
+        masks = [None] * clients if mask is None else _entries("mask", mask, clients)
+        probing = [] if full is None else _full(full, indices)
+        sizes = [m.size for m in probing] if len(probing) == clients else [None] * clients
+        training = [
             _member(i, index, fields, m, n, probes=full is None)
             for i, (index, fields, m, n) in enumerate(zip(indices, batches, masks, sizes, strict=True))
         ]
-        for i, fields in enumerate(full or ()):
-            members.append(Member(i, {k: np.asarray(v) for k, v in fields.items()}, _examples(fields, i)))
-        _same_fields(members)
-        clients = len(batches) if full is None else len(full)
+        _same_fields(training, probing)
+        least = max(indices) + 1
         return cls(
-            tuple(members),
-            population=_population(population, indices),
-            weights=_weights("weights", weights, len(batches)),
-            gradient_weights=_weights("gradient_weights", gradient_weights, clients),
+            (*training, *probing),
+            population=least if population is None else count("from_batches", "population", population, least),
+            weights=_weights("weights", weights, clients),
+            gradient_weights=_weights("gradient_weights", gradient_weights, clients if full is None else len(probing)),
             explicit=True,
         )
 
@@ -142,14 +143,12 @@ def pad_rows(rows: np.ndarray, width: int) -> np.ndarray:
 
 
 def _member(i: int, index: int, fields: Columns, mask: Any, size: int | None, probes: bool) -> Member:
-    arrays = {name: np.asarray(value) for name, value in fields.items()}
-    if not arrays:
-        raise DataError(f"from_batches: client {i} has no fields")
+    arrays = _columns(f"client {i}", fields)
     shapes = {name: a.shape[:2] for name, a in arrays.items()}
     steps, width = next(iter(shapes.values()), (0, 0)) if all(a.ndim >= 2 for a in arrays.values()) else (0, 0)
     if len(set(shapes.values())) != 1 or not steps * width:
         raise DataError(f"from_batches: client {i} needs arrays [steps, batch, ...] of one length, got {shapes}")
-    real = np.ones((steps, width), bool) if mask is None else np.asarray(mask).astype(bool)
+    real = np.ones((steps, width), bool) if mask is None else _mask(i, mask)
     if real.shape != (steps, width):
         raise DataError(f"from_batches: mask of client {i} must have shape {(steps, width)}, got {real.shape}")
     if not real.any():
@@ -161,43 +160,86 @@ def _member(i: int, index: int, fields: Columns, mask: Any, size: int | None, pr
     rows = np.where(np.arange(width) < counts[:, None], order, order[:, :1])
     rows = rows + np.flatnonzero(real_steps)[:, None] * width
     flat = {name: a.reshape(steps * width, *a.shape[2:]) for name, a in arrays.items()}
-    if probes:  # the full gradient is over real examples only
-        keep = np.flatnonzero(real.reshape(-1))
-        position = np.cumsum(real.reshape(-1)) - 1
-        flat, rows = {name: a[keep] for name, a in flat.items()}, position[rows]
+    keep, position = np.flatnonzero(real.reshape(-1)), np.cumsum(real.reshape(-1)) - 1  # what is masked goes nowhere
+    flat, rows = {name: a[keep] for name, a in flat.items()}, position[rows]
     return Member(
         index, flat, int(counts.sum()) if size is None else size, rows.astype(np.int32), counts.astype(np.int32), probes
     )
 
 
-def _examples(fields: Columns, i: int) -> int:
-    lengths = {name: len(np.asarray(value)) for name, value in fields.items()}
-    if len(set(lengths.values())) != 1:
-        raise DataError(f"from_batches: full data of client {i} needs fields of one length, got {lengths}")
-    n = next(iter(lengths.values()))
-    if not n:
-        raise DataError(f"from_batches: full data of client {i} has no examples")
-    return n
+def _full(full: Sequence[Columns], indices: Sequence[int]) -> list[Member]:
+    """The clients that are asked for their full gradient: the same as those that train if there are as many."""
+    entries = _entries("full", full)
+    if not entries:
+        raise DataError(f"from_batches: full must have at least one client, or be None, got {quote(full)}")
+    owners = indices if len(entries) == len(indices) else range(len(entries))
+    members = []
+    for i, (index, fields) in enumerate(zip(owners, entries, strict=True)):
+        data = _columns(f"full[{i}]", fields)
+        shapes = {name: a.shape[:1] for name, a in data.items()}
+        if len(set(shapes.values())) != 1 or () in shapes.values():
+            raise DataError(f"from_batches: full[{i}] needs arrays [n, ...] of one length, got {shapes}")
+        n = len(next(iter(data.values())))
+        if not n:
+            raise DataError(f"from_batches: full[{i}] has no examples")
+        members.append(Member(index, data, n))
+    return members
 
 
-def _same_length(name: str, values: Sequence[Any], batches: Sequence[Any]) -> None:
-    if len(values) != len(batches):
-        raise DataError(f"from_batches: {name} must have one entry per client ({len(batches)}), got {len(values)}")
+def _entries(name: str, values: Any, clients: int | None = None) -> list[Any]:
+    """A list with an entry for each client."""
+    listed = isinstance(values, Sequence) and not isinstance(values, str | bytes)
+    if not listed and not getattr(values, "ndim", 0):
+        raise DataError(f"from_batches: {name} must be a list with an entry per client, got {quote(values)}")
+    if clients is not None and len(values) != clients:
+        raise DataError(f"from_batches: {name} must have one entry per client ({clients}), got {len(values)}")
+    return list(values)
 
 
-def _same_fields(members: Sequence[Member]) -> None:
+def _columns(where: str, fields: Any) -> dict[str, np.ndarray]:
+    """One client's data as arrays of numbers."""
+    if not isinstance(fields, Mapping):
+        raise DataError(f"from_batches: {where} must be a dict {{field: array}}, got {type(fields).__name__}")
+    if not fields:
+        raise DataError(f"from_batches: {where} has no fields, got {fields!r}")
+    return {name: _numbers(f"{name!r} of {where}", value) for name, value in fields.items()}
+
+
+def _numbers(what: str, value: Any) -> np.ndarray:
+    """An array of numbers or truth values."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # nested lists of unequal lengths
+        array = np.asarray(None)
+    if not any(jax.dtypes.issubdtype(array.dtype, kind) for kind in (np.number, np.bool_)):
+        raise DataError(f"from_batches: {what} must be an array of numbers, got {array.dtype}: {quote(value)}")
+    return array
+
+
+def _mask(i: int, mask: Any) -> np.ndarray:
+    given = _numbers(f"mask of client {i}", mask)
+    real = given.astype(bool)
+    if (real != given).any():
+        wrong = given[real != given].flat[0]
+        raise DataError(f"from_batches: mask of client {i} must be true or false everywhere, got {quote(wrong)}")
+    return real
+
+
+def _same_fields(training: Sequence[Member], probing: Sequence[Member]) -> None:
     def kind(m: Member) -> dict[str, tuple[Any, ...]]:
         return {name: (a.shape[1:], str(a.dtype)) for name, a in m.data.items()}
 
-    for i, member in enumerate(members):
-        if kind(member) != kind(members[0]):
-            raise DataError(f"from_batches: entry {i} has fields {kind(member)}, others have {kind(members[0])}")
+    first = kind(training[0])
+    for place, members in (("entry {}", training), ("full[{}]", probing)):
+        for i, member in enumerate(members):
+            if kind(member) != first:
+                raise DataError(f"from_batches: {place.format(i)} has fields {kind(member)}, others have {first}")
 
 
 def _weights(name: str, weights: Sequence[float] | None, clients: int) -> np.ndarray | None:
     if weights is None:
         return None
-    values = np.asarray(weights, np.float64)
+    values = _numbers(name, weights).astype(np.float64)
     if values.shape != (clients,):
         raise DataError(f"from_batches: {name} must have one number per client ({clients}), got shape {values.shape}")
     if not np.isfinite(values).all() or (values < 0).any() or values.sum() <= 0:
@@ -208,18 +250,10 @@ def _weights(name: str, weights: Sequence[float] | None, clients: int) -> np.nda
 def _ids(ids: Sequence[int] | None, clients: int) -> list[int]:
     if ids is None:
         return list(range(clients))
-    values = [int(i) for i in ids]
-    if len(values) != clients or len(set(values)) != clients or min(values) < 0:
+    values = _entries("ids", ids)
+    positions = all(whole(i) and 0 <= i <= _LAST_POSITION for i in values)
+    if not positions or not len(values) == len(set(values)) == clients:
         raise ConfigError(
-            f"from_batches: ids must be {clients} different positions in the population, got {list(ids)!r}"
+            f"from_batches: ids must be {clients} different positions in the population, got {quote(ids)}"
         )
-    return values
-
-
-def _population(population: int | None, indices: Sequence[int]) -> int:
-    least = max(indices) + 1
-    if population is None:
-        return least
-    if population < least:
-        raise ConfigError(f"from_batches: population must be at least {least} for these clients, got {population!r}")
-    return population
+    return [int(i) for i in values]

@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedmime.errors import ConfigError
+from fedmime.numbers import quote, whole
 
 AXIS, LANE = "device", "lane"
 
@@ -26,15 +27,21 @@ def use_all_cores() -> None:
         return
 
 
-@functools.cache
 def mesh(devices: int | None = None) -> Mesh:
     """A mesh over the first `devices` local devices, or over all of them."""
-    present = jax.local_devices()
+    present = len(jax.local_devices())
     if devices is None:
-        devices = len(present)
-    if not 1 <= devices <= len(present):
-        raise ConfigError(f"devices must be between 1 and {len(present)} on this machine, got {devices!r}")
-    return Mesh(np.asarray(present[:devices]), (AXIS,))
+        devices = present
+    if not whole(devices) or not 1 <= devices <= present:
+        raise ConfigError(
+            f"devices must be a whole number between 1 and {present} on this machine, got {quote(devices)}"
+        )
+    return _mesh(int(devices))
+
+
+@functools.cache
+def _mesh(devices: int) -> Mesh:
+    return Mesh(np.asarray(jax.local_devices()[:devices]), (AXIS,))
 
 
 def default_lanes() -> int:

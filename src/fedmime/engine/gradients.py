@@ -164,30 +164,30 @@ def full_gradient_with_factors(
     return total, FromFactors(problem, kept)
 
 
-def full_gradient_with_cache(
-    problem: LossProblem, point: Vector, tables: Tables, key: jax.Array, masked: int | None
-) -> tuple[Vector, FromCache]:
-    """The same from the clients' own mini-batches, each of which is taken once, keeping the gradient of each."""
-    steps = tables.counts.shape[0]
-    blank = point.map(lambda leaf: jnp.zeros((steps, *leaf.shape), leaf.dtype))
+def full_gradient_by_steps(
+    problem: LossProblem, point: Vector, tables: Tables, key: jax.Array, masked: int | None, keep: bool
+) -> tuple[Vector, FromCache | None]:
+    """The same from the clients' own mini-batches, each of which is taken once; `keep` the gradient of each."""
+    slots = tables.counts.shape[0]
+    blank = point.map(lambda leaf: jnp.zeros((slots, *leaf.shape), leaf.dtype)) if keep else None
 
-    def client(i: jax.Array, carry: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
+    def client(i: jax.Array, carry: tuple[Vector, Vector | None]) -> tuple[Vector, Vector | None]:
         first, own = tables.clients.first[i], jax.random.fold_in(key, tables.clients.index[i])
 
-        def add(k: jax.Array, carry: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
+        def add(k: jax.Array, carry: tuple[Vector, Vector | None]) -> tuple[Vector, Vector | None]:
             total, kept = carry
             examples = step_of(tables, own, first, k, point)
             grad = Vector(loss_and_grad(problem, point.tree, examples)[1])
             share = tables.probe_weights[examples.rows[0]] * tables.counts[first + k]
-            kept = kept.map(lambda all_, new: lax.dynamic_update_index_in_dim(all_, new, first + k, 0), grad)
+            if kept is not None:
+                kept = kept.map(lambda all_, new: lax.dynamic_update_index_in_dim(all_, new, first + k, 0), grad)
             return total + share * grad, kept
 
         return loop(tables.clients.steps[i], masked, add, carry)
 
-    total, kept = loop(
-        tables.client_count, masked and tables.clients.steps.shape[0], client, (point.map(jnp.zeros_like), blank)
-    )
-    return total, FromCache(problem, kept.tree)
+    limit = masked and tables.clients.steps.shape[0]
+    total, kept = loop(tables.client_count, limit, client, (point.map(jnp.zeros_like), blank))
+    return total, None if kept is None else FromCache(problem, kept.tree)
 
 
 def chunk_of(tables: Tables, key: jax.Array, i: Any, chunk: int) -> Examples:

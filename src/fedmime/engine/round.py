@@ -16,6 +16,7 @@ from fedmime.engine.backends import local
 from fedmime.engine.cohort import Cohort, Member
 from fedmime.engine.devices import default_lanes, everywhere, mesh, spread
 from fedmime.engine.gradients import FactorRules
+from fedmime.engine.intake import sound
 from fedmime.engine.memory import ClientMemory, RamMemory
 from fedmime.engine.plan import Layout, Plan, make_plan, waves_of
 from fedmime.errors import ConfigError, DataError
@@ -34,6 +35,8 @@ class Problem(Protocol):
     def loss(self) -> Callable[[Any, Any, jax.Array], jax.Array]: ...
     @property
     def factors(self) -> FactorRules | None: ...
+    @property
+    def chunk(self) -> int: ...
     @property
     def check(self) -> Callable[[Mapping[str, np.ndarray]], None]: ...
 
@@ -61,6 +64,7 @@ class Ready(NamedTuple):
     problem: Problem
     round: int
     cohort: Cohort
+    refused: tuple[int, ...]  # clients whose data was not finite
     plans: list[Plan]
     tables: list[Any]
     common: local.Common
@@ -107,7 +111,7 @@ def run_round(
 def default_layout(problem: Problem, devices: int | None) -> Layout:
     """The layout that suits this machine and problem."""
     lanes = default_lanes()
-    return Layout(mesh(devices).size, getattr(problem, "chunk", 256), lanes, masked=lanes > 1)
+    return Layout(mesh(devices).size, problem.chunk, lanes, masked=lanes > 1)
 
 
 def assemble(
@@ -124,31 +128,36 @@ def assemble(
 ) -> Ready:
     """Check a cohort and lay it out on the devices. Needs no state, so it can go on while another round computes."""
     _check(algorithm, problem, cohort)
+    cohort, refused = sound(cohort)
     on = mesh(devices)
     key = jax.random.key(0) if key is None else key
     random = np.random.default_rng([*np.asarray(jax.random.key_data(key)).tolist(), round_number])
     pick = int(random.integers(max(sum(m.steps for m in cohort.training), 1)))
-    by_client = uses_key(problem, model.tree, cohort)
+    by_client = bool(cohort.members) and uses_key(problem, model.tree, cohort)
     plans = [
         make_plan(cohort, members, layout, split=algorithm.split, by_client=by_client, pick=pick)
         for members in waves_of(cohort)
+        if members
     ]
     tables = [jax.device_put(plan.tables, spread(on)) for plan in plans]
     common = local.Common(float(cohort.population), round_number, random.random(), key)
     control = _control(problem, nbytes(model), cohort, plans)
     prime = round_number < algorithm.gradient_rounds
-    masked = max(plan.longest for plan in plans) if layout.masked else None
-    options = local.Options(on, layout.chunk, prime, drift, layout.lanes, masked, control)
+    masked = max((plan.longest for plan in plans), default=1) if layout.masked else None
+    options = local.Options(on, layout.chunk, prime, drift, by_client, layout.lanes, masked, control)
     now = at_round(algorithm, round_number)
-    return Ready(now, problem, round_number, cohort, plans, tables, common, options)
+    return Ready(now, problem, round_number, cohort, refused, plans, tables, common, options)
 
 
 def run_ready(ready: Ready, state: State, memory: ClientMemory | None = None) -> tuple[State, Info]:
     """Run a round that was laid out, from the state before it."""
     blank = ready.algorithm.remember(state.server.x)
-    memory = memory or state.memory
+    memory = state.memory if memory is None else memory
     if memory is None and jax.tree.leaves(blank):
         memory = RamMemory(jax.tree.map(np.asarray, blank))
+    trains = ready.algorithm.local_steps and not ready.options.prime
+    if not (ready.cohort.training if trains else ready.cohort.probing):  # nobody is left
+        return State(ready.round + 1, state.server, memory), _info(ready, None, ready.refused)
     waves = [
         local.Wave(tables, () if memory is None else _kept(memory, plan, blank, ready.options))
         for tables, plan in zip(ready.tables, ready.plans, strict=True)
@@ -156,23 +165,30 @@ def run_ready(ready: Ready, state: State, memory: ClientMemory | None = None) ->
     server = jax.device_put(state.server, everywhere(ready.options.mesh))
     server, report, outcome = local.run(ready.algorithm, ready.problem, server, waves, ready.common, ready.options)
     report = jax.device_get(report)
-    trained = ready.algorithm.local_steps and not ready.options.prime
-    refused: list[int] = []
-    for plan, kept, refusals in zip(ready.plans, outcome.kept, jax.device_get(outcome.refused), strict=False):
-        refused += [client for client, slot in plan.slots.items() if refusals[slot]]
-        if memory is not None and trained and report.accepted:
-            memory = memory.write(list(plan.slots), _values(jax.device_get(kept), plan))
-    info = Info(
+    refused = list(ready.refused)
+    if trains:
+        for plan, kept, refusals in zip(ready.plans, outcome.kept, jax.device_get(outcome.refused), strict=True):
+            good = {client: slot for client, slot in plan.slots.items() if not refusals[slot]}
+            refused += [client for client in plan.slots if client not in good]
+            if memory is not None and report.accepted:
+                memory = memory.write(list(good), _values(jax.device_get(kept), good))
+    return State(ready.round + 1, server, memory), _info(ready, report, tuple(refused))
+
+
+def _info(ready: Ready, report: local.Report | None, refused: tuple[int, ...]) -> Info:
+    """The report of a round; without one the round was abandoned before it began."""
+    trained = report is not None and ready.algorithm.local_steps and not ready.options.prime
+    figures = ("loss", "drift", "gradient_norm", "update_norm")
+    return Info(
         round=ready.round,
         primed=ready.options.prime,
-        abandoned=not bool(report.accepted),
+        abandoned=report is None or not bool(report.accepted),
         clients=len(ready.cohort.members),
-        refused=tuple(refused) if trained else (),
+        refused=refused,
         steps=sum(m.steps for m in ready.cohort.training) if trained else 0,
         examples=sum(m.size for m in ready.cohort.members),
-        **{name: float(getattr(report, name)) for name in ("loss", "drift", "gradient_norm", "update_norm")},
+        **{name: 0.0 if report is None else float(getattr(report, name)) for name in figures},
     )
-    return State(ready.round + 1, server, memory), info
 
 
 def _control(problem: Problem, model_bytes: int, cohort: Cohort, plans: list[Plan]) -> str:
@@ -202,8 +218,8 @@ def _kept(memory: ClientMemory, plan: Plan, blank: Any, options: local.Options) 
     return jax.device_put(table, spread(options.mesh))
 
 
-def _values(kept: Any, plan: Plan) -> list[Any]:
-    return [jax.tree.map(lambda leaf, slot=slot: leaf[slot], kept) for slot in plan.slots.values()]
+def _values(kept: Any, slots: Mapping[int, tuple[int, int]]) -> list[Any]:
+    return [jax.tree.map(lambda leaf, slot=slot: leaf[slot], kept) for slot in slots.values()]
 
 
 def _check(algorithm: Algorithm, problem: Problem, cohort: Cohort) -> None:

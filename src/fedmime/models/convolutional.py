@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -16,6 +17,7 @@ from fedmime.models.problem import Params, Problem
 
 CHANNELS = (32, 64)
 HIDDEN = 128
+CHUNK = 10  # activations of more examples do not stay in a core's cache
 
 
 def cnn(input_shape: Any = (28, 28, 1), classes: int = 62, dropout: Any = (0.25, 0.5)) -> Problem:
@@ -65,7 +67,7 @@ def _cnn(input_shape: tuple[int, ...], classes: int, rates: tuple[float, float])
         return dense(_drop(a, rates[1], keys[1]), **params["dense1"])
 
     factors = cnn_factors() if rates == (0.0, 0.0) else None
-    return classifier("cnn", init, logits, input_shape, classes, factors)
+    return dataclasses.replace(classifier("cnn", init, logits, input_shape, classes, factors), chunk=CHUNK)
 
 
 def _drop(a: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:

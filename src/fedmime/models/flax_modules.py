@@ -50,7 +50,8 @@ def _refuse(where: str, kind: str) -> ConfigError:
 
 def _build(nnx: Any, factory: Callable[..., Any], key: jax.Array) -> Any:
     rngs = nnx.Rngs(typed(key))
-    module = factory(rngs=rngs) if "rngs" in inspect.signature(factory).parameters else factory(rngs)
+    signature = inspect.signature(factory.__init__ if isinstance(factory, type) else factory)
+    module = factory(rngs=rngs) if "rngs" in signature.parameters else factory(rngs)
     if not isinstance(module, nnx.Module):
         raise ConfigError(f"from_flax: module must return an nnx module when called with rngs, got {module!r}")
     return module

@@ -9,6 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedmime.numbers import function
+
 Params = Any
 Batch = Mapping[str, jax.Array]
 
@@ -48,6 +50,7 @@ class Problem:
     (a sequence's accuracy weighs its real tokens).
     `check` looks at host arrays before they are trained on and raises `DataError` on labels out of range and the like.
     `factors`, where a model has them, spare Mime the second gradient of each local step.
+    `chunk` is how many examples a full gradient takes at once: many for dense layers, few where activations are large.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Problem:
     metrics: Callable[[Params, Batch], dict[str, tuple[jax.Array, jax.Array]]] = _no_metrics
     check: Callable[[Mapping[str, np.ndarray]], None] = _accept
     factors: Factors | None = None
+    chunk: int = 256
 
 
 def from_functions(
@@ -66,7 +70,6 @@ def from_functions(
     name: str = "custom",
 ) -> Problem:
     """A problem from your own functions; see `Problem` for what each returns."""
-    for label, function in (("init", init), ("loss", loss), ("metrics", metrics), ("check", check)):
-        if not callable(function):
-            raise TypeError(f"from_functions: {label} must be a function, got {function!r}")
+    for label, value in (("init", init), ("loss", loss), ("metrics", metrics), ("check", check)):
+        function("from_functions", label, value)
     return Problem(name, init, loss, metrics, check)

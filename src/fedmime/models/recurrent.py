@@ -14,6 +14,8 @@ from fedmime.models import arguments, checks, initialisers, layers, sequences
 from fedmime.models.classification import Metrics
 from fedmime.models.problem import Batch, Params, Problem
 
+CHUNK = 20  # sequences that a full gradient takes at once
+
 
 def char_lstm(
     vocabulary: int = 90, embedding: int = 8, hidden: int = 256, layers: int = 1, ignore: Any = (sequences.PAD,)
@@ -97,4 +99,4 @@ def _lstm(
     def check(fields: Mapping[str, np.ndarray]) -> None:
         checks.tokens(name, fields, vocabulary)
 
-    return Problem(name, init, loss, measure, check)
+    return Problem(name, init, loss, measure, check, chunk=CHUNK)

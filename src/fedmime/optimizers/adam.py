@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
-from fedmime.numbers import NON_NEGATIVE, UNIT, Number, Value, checked, number, recipe, static
+from fedmime.numbers import NON_NEGATIVE, UNIT, Number, Value, checked, flag, number, recipe, static
 from fedmime.optimizers.base import Adaptive, AdaptiveState, BaseOptimizer
 from fedmime.vector import Vector, at_least, full, sqrt, zeros
 
@@ -71,7 +71,7 @@ def adam(
 
     Reference: Kingma and Ba, 2015, https://arxiv.org/abs/1412.6980
     """
-    return checked(Adam(beta1, beta2, eps, initial, floor, bool(bias_correction)))
+    return checked(Adam(beta1, beta2, eps, initial, floor, flag("adam", "bias_correction", bias_correction)))
 
 
 @recipe

@@ -39,6 +39,11 @@ class BaseOptimizer(abc.ABC):
     def track(self, g: Vector, s: Statistics) -> Statistics:
         """V(g, s): the statistics after gradient g."""
 
+    def track_at(self, g: Vector, s: Statistics, x: Vector) -> Statistics:
+        """V(g, s) for a gradient taken at x, which transformations with weight decay look at. By default V(g, s)."""
+        del x
+        return self.track(g, s)
+
     def ahead(self, g: Vector, s: Statistics, x: Vector) -> Vector:
         """The direction the whole optimizer would take on (g, s): statistics first, step after. By default U(g, s)."""
         del x  # the point reached so far, for transformations with weight decay

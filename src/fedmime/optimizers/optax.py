@@ -26,6 +26,9 @@ class Optax(BaseOptimizer):
     def track(self, g: Vector, s: Any) -> Any:
         return self.transformation.update(g.tree, s)[1]
 
+    def track_at(self, g: Vector, s: Any, x: Vector) -> Any:
+        return self.transformation.update(g.tree, s, x.tree)[1]
+
     def ahead(self, g: Vector, s: Any, x: Vector) -> Vector:
         return -Vector(self.transformation.update(g.tree, s, x.tree)[0])
 

@@ -16,7 +16,7 @@ import numpy as np
 from fedmime.data import Population, from_arrays
 from fedmime.errors import ConfigError
 from fedmime.models.problem import Problem
-from fedmime.numbers import count
+from fedmime.numbers import NON_NEGATIVE, POSITIVE, count, real
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,18 +105,17 @@ def quadratics(
     """
     for name, value in (("clients", clients), ("dim", dim), ("examples", examples)):
         count("quadratics", name, value, least=1)
-    numbers = {
-        "smoothness": smoothness,
-        "convexity": convexity,
-        "hessian_dissimilarity": hessian_dissimilarity,
-        "gradient_dissimilarity": gradient_dissimilarity,
-        "noise": noise,
-    }
-    for name, value in numbers.items():
-        if not (np.isfinite(value) and value >= 0):
-            raise ConfigError(f"quadratics: {name} must be finite and not negative, got {value!r}")
-    if not 0 < convexity <= smoothness:
-        raise ConfigError(f"quadratics: convexity must lie in (0, smoothness={smoothness}], got {convexity!r}")
+    count("quadratics", "seed", seed)
+    for name, value, accepted in (
+        ("smoothness", smoothness, POSITIVE),
+        ("convexity", convexity, POSITIVE),
+        ("hessian_dissimilarity", hessian_dissimilarity, NON_NEGATIVE),
+        ("gradient_dissimilarity", gradient_dissimilarity, NON_NEGATIVE),
+        ("noise", noise, NON_NEGATIVE),
+    ):
+        real("quadratics", name, value, accepted)
+    if convexity > smoothness:
+        raise ConfigError(f"quadratics: convexity must not exceed smoothness={smoothness}, got {convexity!r}")
     random = np.random.default_rng(seed)
     basis = np.linalg.qr(random.normal(size=(dim, dim)))[0]
     mean = basis @ np.diag(np.linspace(smoothness, convexity, dim)) @ basis.T

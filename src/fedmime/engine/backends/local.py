@@ -25,7 +25,7 @@ from fedmime.engine.gradients import (
     Source,
     Twice,
     full_gradient,
-    full_gradient_with_cache,
+    full_gradient_by_steps,
     full_gradient_with_factors,
     loop,
     step_of,
@@ -60,6 +60,7 @@ class Options(NamedTuple):
     chunk: int
     prime: bool
     drift: bool
+    random: bool  # whether the loss draws random numbers
     lanes: int  # clients side by side on each device
     masked: int | None  # None: loops take as many trips as there are; else the longest client's, the rest masked
     control: str  # how a local step finds its gradient at the anchor: "twice", "factors" or "cache"
@@ -220,10 +221,13 @@ def _full_gradients(
     source: Source = Twice(problem, anchor)
     h = []
     for point in points:
-        if anchor is point and options.control == "factors":
+        anchored = anchor is point
+        if anchored and options.control == "factors":
             part, source = full_gradient_with_factors(problem, point, tables, key, options.chunk, options.masked)
-        elif anchor is point and options.control == "cache":
-            part, source = full_gradient_with_cache(problem, point, tables, key, options.masked)
+        elif options.control == "cache" and (anchored or (anchor is not None and options.random)):
+            # with random numbers, gradients at all points draw those of the local steps, so that they can be compared
+            part, cached = full_gradient_by_steps(problem, point, tables, key, options.masked, keep=anchored)
+            source = cached or source
         else:
             part = full_gradient(problem, point, tables, key, options.chunk, options.masked)
         h.append(_sum(part, options))

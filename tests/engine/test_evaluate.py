@@ -1,0 +1,51 @@
+"""Metrics are exact weighted means over all examples, the last partial batch included."""
+
+import numpy as np
+import pytest
+
+import fedmime as fm
+from engine.setting import PROBLEM, columns, model
+from fedmime.engine.evaluate import evaluate
+from reference import problems as ref_problems
+
+
+def _by_hand(params, data) -> dict[str, float]:
+    logits = data["x"] @ params["w"] + params["b"]
+    one = ref_problems.logistic().loss
+    losses = [one(params, {name: column[i : i + 1] for name, column in data.items()}) for i in range(len(logits))]
+    return {
+        "accuracy": float(np.mean(logits.argmax(axis=1) == data["y"])),
+        "loss": float(np.average(losses, weights=data["x"][:, 0] ** 2)),
+    }
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 1000, 1024, 1025, 2500])
+def test_metrics_are_means_over_all_examples(n: int) -> None:
+    params, data = model(n), columns(np.random.default_rng(n), n)
+    assert evaluate(PROBLEM, params, data) == pytest.approx(_by_hand(params, data), rel=1e-12)
+
+
+def test_padding_cannot_leak() -> None:
+    """The padded rows repeat the last one: a batch that ends in an overflow counts it once."""
+    data = columns(np.random.default_rng(0), 5)
+    data["x"][-1] *= 1e200
+    params = model()
+    assert evaluate(PROBLEM, params, data)["accuracy"] == _accuracy(params, data)
+
+
+def _accuracy(params, data) -> float:
+    return float(np.mean((data["x"] @ params["w"] + params["b"]).argmax(axis=1) == data["y"]))
+
+
+def test_metric_without_weight_is_nan() -> None:
+    problem = fm.models.from_functions(
+        lambda key: None,
+        lambda p, batch, key: batch["x"][:, 0],
+        lambda p, batch: {"none": (batch["x"][:, 0], 0 * batch["x"][:, 0])},
+    )
+    assert np.isnan(evaluate(problem, {}, columns(np.random.default_rng(0), 3))["none"])
+
+
+def test_problem_without_metrics_measures_nothing() -> None:
+    problem = fm.models.from_functions(lambda key: None, lambda p, batch, key: batch["x"][:, 0])
+    assert evaluate(problem, {}, columns(np.random.default_rng(0), 3)) == {}
