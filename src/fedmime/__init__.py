@@ -6,6 +6,7 @@ from fedmime.algorithms import State, params
 from fedmime.engine.cohort import Cohort
 from fedmime.engine.devices import use_all_cores
 from fedmime.engine.memory import DiskMemory, RamMemory
+from fedmime.engine.participation import Participation
 from fedmime.engine.round import Info, run_round
 from fedmime.engine.simulate import Run, simulate
 from fedmime.errors import ConfigError, DataError, Diverged, FedmimeError
@@ -21,6 +22,7 @@ __all__ = [
     "Diverged",
     "FedmimeError",
     "Info",
+    "Participation",
     "RamMemory",
     "Run",
     "State",

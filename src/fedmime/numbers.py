@@ -63,10 +63,7 @@ def quote(value: Any, most: int = 200) -> str:
 
 def real(owner: str, name: str, value: Any, accepted: Range, kind: str = "a number") -> float:
     """Check a number, of Python, NumPy or JAX."""
-    numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    if not numeric and getattr(value, "shape", None) == ():
-        numeric = any(jnp.issubdtype(value.dtype, type_) for type_ in (jnp.integer, jnp.floating))
-    if not numeric:
+    if not _is_real(value):
         raise ConfigError(f"{owner}: {name} must be {kind}, got {quote(value)}")
     value = value if isinstance(value, int) else float(value)
     finite = abs(value) <= sys.float_info.max  # neither NaN nor infinite nor an integer beyond all floats
@@ -75,6 +72,13 @@ def real(owner: str, name: str, value: Any, accepted: Range, kind: str = "a numb
             f"{owner}: {name} must {accepted.words}{'' if finite else ' and be finite'}, got {quote(value)}"
         )
     return float(value)
+
+
+def _is_real(value: Any) -> bool:
+    if isinstance(value, int | float):
+        return not isinstance(value, bool)
+    kind = getattr(value, "dtype", None) if getattr(value, "shape", None) == () else None
+    return kind is not None and any(jnp.issubdtype(kind, real_kind) for real_kind in (jnp.integer, jnp.floating))
 
 
 _scheduled = functools.partial(real, kind="a number or a schedule (round -> number)")
@@ -163,6 +167,15 @@ def offers(owner: str, name: str, value: Any, attributes: tuple[str, ...], words
     return value
 
 
+def random_key(owner: str, name: str, value: Any) -> jax.Array:
+    """Check one random key of JAX, of the new kind or as two numbers."""
+    kind, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
+    typed = kind is not None and jnp.issubdtype(kind, jax.dtypes.prng_key)
+    if not (typed and shape == ()) and not (kind == np.uint32 and shape == (2,)):
+        raise ConfigError(f"{owner}: {name} must be a random key such as jax.random.key(0), got {quote(value)}")
+    return value
+
+
 def floating(owner: str, name: str, tree: Any) -> Any:
     """Check that an argument is a model: a pytree of floating-point arrays, or of their shapes."""
     leaves = jax.tree.leaves(tree)
@@ -171,7 +184,7 @@ def floating(owner: str, name: str, tree: Any) -> Any:
     return tree
 
 
-def started(owner: str, name: str, tree: Any, init: Callable[[jax.Array], Any]) -> Any:
+def started(owner: str, name: str, tree: Any, init: Callable[[jax.Array], Any] | None) -> Any:
     """Check that a model has the arrays that a problem's `init` gives, where that can be known without running it."""
     own, given = _initial(init), _shapes(tree)
     if own and own != given:
@@ -184,9 +197,9 @@ def started(owner: str, name: str, tree: Any, init: Callable[[jax.Array], Any]) 
 
 
 @functools.lru_cache(maxsize=64)
-def _initial(init: Callable[[jax.Array], Any]) -> dict[str, tuple[int, ...]]:
+def _initial(init: Callable[[jax.Array], Any] | None) -> dict[str, tuple[int, ...]]:
     try:
-        return _shapes(jax.eval_shape(init, jax.random.key(0)))
+        return {} if init is None else _shapes(jax.eval_shape(init, jax.random.key(0)))
     except Exception:  # a user's function may well do what cannot be traced
         return {}
 

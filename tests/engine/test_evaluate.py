@@ -1,11 +1,12 @@
 """Metrics are exact weighted means over all examples, the last partial batch included."""
 
+import jax
 import numpy as np
 import pytest
 
 import fedmime as fm
 from engine.setting import PROBLEM, columns, model
-from fedmime.engine.evaluate import evaluate
+from fedmime.engine.evaluate import evaluate, evaluate_clients
 from reference import problems as ref_problems
 
 
@@ -49,3 +50,17 @@ def test_metric_without_weight_is_nan() -> None:
 def test_problem_without_metrics_measures_nothing() -> None:
     problem = fm.models.from_functions(lambda key: None, lambda p, batch, key: batch["x"][:, 0])
     assert evaluate(problem, {}, columns(np.random.default_rng(0), 3)) == {}
+
+
+def test_clients_are_measured_apart() -> None:
+    problem = fm.models.logistic((4,), 3)
+    params = problem.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    clients = [
+        {"x": rng.random((n, 4), np.float32), "y": rng.integers(0, 3, n).astype(np.int32)} for n in (3, 0, 1500, 1)
+    ]
+    apart = evaluate_clients(problem, params, clients)
+    for i, own in enumerate(clients):
+        alone = evaluate(problem, params, own) if len(own["y"]) else {"accuracy": np.nan, "loss": np.nan}
+        for name, value in alone.items():
+            np.testing.assert_allclose(apart[name][i], value, rtol=1e-6)

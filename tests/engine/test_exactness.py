@@ -13,10 +13,10 @@ import fedmime as fm
 from engine import plain
 from fedmime.engine import plan
 from fedmime.engine.plan import Layout
-from fedmime.engine.simulate import Schedule
+from fedmime.engine.schedule import Schedule
 
 ETA, BETA, CLASSES, LENGTH, TOKENS = 0.02, 0.6, 5, 7, 11
-SIZES = (1, 9, 4, 13, 7)
+SIZES = (1, 9, 5, 9, 5)  # with mini-batches of 4: whole ones, partial ones of one, a client of one
 
 
 def _images(n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -50,7 +50,7 @@ ROUNDS = 2
 
 def _population(model: str) -> Any:
     rng = np.random.default_rng(5)
-    return fm.data.from_arrays({f"c{i}": MODELS[model][1](n, rng) for i, n in enumerate((*SIZES, 6, 2))})
+    return fm.data.from_arrays({f"c{i}": MODELS[model][1](n, rng) for i, n in enumerate((*SIZES, 5, 9))})
 
 
 def _plain(model: str, algorithm: str, epochs: int) -> Any:

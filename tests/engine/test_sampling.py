@@ -1,10 +1,10 @@
-"""Who is drawn, and the order in which each client takes its examples."""
+"""The order in which each client takes its examples."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmime.engine.sampling import generator, mini_batches, uniform
+from fedmime.engine.sampling import generator, mini_batches
 
 sizes, widths = st.integers(1, 40), st.integers(1, 12) | st.none()
 
@@ -58,21 +58,3 @@ def test_streams_are_functions_of_seed_round_and_client(seed: int, round_number:
         first(seed, round_number),
     ]
     assert first(seed, round_number, client) not in others
-
-
-@given(st.integers(1, 30), st.integers(0, 99), st.data())
-def test_a_cohort_has_no_client_twice(clients: int, seed: int, data: st.DataObject) -> None:
-    available = np.arange(clients) * 3
-    size = data.draw(st.integers(1, clients))
-    drawn = uniform(available, size, seed, 5)
-    assert len(set(drawn.tolist())) == size
-    assert set(drawn.tolist()) <= set(available.tolist())
-    assert drawn.tolist() == uniform(available, size, seed, 5).tolist()
-
-
-def test_all_clients_are_drawn_equally_often() -> None:
-    rounds, clients, size = 2000, 10, 3
-    drawn = np.concatenate([uniform(np.arange(clients), size, 0, t) for t in range(rounds)])
-    expected = rounds * size / clients
-    chi2 = float(((np.bincount(drawn, minlength=clients) - expected) ** 2 / expected).sum())
-    assert chi2 < 28  # the 0.1 % point with 9 degrees of freedom

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedmime.errors import ConfigError, DataError
@@ -211,7 +211,7 @@ def _numbers(what: str, value: Any) -> np.ndarray:
         array = np.asarray(value)
     except ValueError:  # nested lists of unequal lengths
         array = np.asarray(None)
-    if not any(jax.dtypes.issubdtype(array.dtype, kind) for kind in (np.number, np.bool_)):
+    if not any(jnp.issubdtype(array.dtype, kind) for kind in (np.number, np.bool_)):
         raise DataError(f"from_batches: {what} must be an array of numbers, got {array.dtype}: {quote(value)}")
     return array
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 BATCH = 1024
@@ -21,22 +20,53 @@ class MetricProblem(Protocol):
 
 
 @functools.partial(jax.jit, static_argnames=("problem",))
-def _sums(problem: MetricProblem, params: Any, batch: Any, real: jax.Array) -> dict[str, tuple[jax.Array, jax.Array]]:
-    def total(value: jax.Array, weight: jax.Array) -> tuple[jax.Array, jax.Array]:
-        weight = jnp.where(real, weight, 0)
-        return jnp.sum(jnp.where(real, value, 0) * weight), jnp.sum(weight)
-
-    return {name: total(*pair) for name, pair in problem.metrics(params, batch).items()}
+def _measure(problem: MetricProblem, params: Any, batch: Any) -> dict[str, tuple[jax.Array, jax.Array]]:
+    return problem.metrics(params, batch)
 
 
 def evaluate(problem: MetricProblem, params: Any, columns: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """The weighted mean of every metric over all examples; the last batch is padded and masked."""
+    """The weighted mean of every metric over all examples."""
     n = len(next(iter(columns.values())))
-    width = min(BATCH, 1 << max(n - 1, 0).bit_length())
-    parts = []
-    for start in range(0, n, width):
-        rows = np.minimum(np.arange(start, start + width), n - 1)
-        batch = {name: column[rows] for name, column in columns.items()}
-        parts.append(_sums(problem, params, batch, np.arange(start, start + width) < n))
-    sums = jax.tree.map(lambda *values: float(np.sum([float(v) for v in values])), *parts)
-    return {name: value / weight if weight else float("nan") for name, (value, weight) in sums.items()}
+    return {name: float(means[0]) for name, means in _means(problem, params, [columns], np.zeros(n, int), 1).items()}
+
+
+def evaluate_clients(
+    problem: MetricProblem, params: Any, clients: Sequence[Mapping[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """Every metric of every client, NaN for one without examples. Batches span clients, so small ones cost no more."""
+    sizes = [len(next(iter(columns.values()))) for columns in clients]
+    return _means(problem, params, clients, np.repeat(np.arange(len(clients)), sizes), len(clients))
+
+
+def _means(
+    problem: MetricProblem, params: Any, parts: Sequence[Mapping[str, np.ndarray]], group: np.ndarray, groups: int
+) -> dict[str, np.ndarray]:
+    """Weighted means by group of examples, from batches of one shape; the last one repeats its final example."""
+    sums: dict[str, np.ndarray] = {}
+    done = 0
+    width = min(BATCH, 1 << max(len(group) - 1, 0).bit_length())
+    for batch in _batches(parts, width):
+        n = len(next(iter(batch.values())))
+        padded = {name: column[np.minimum(np.arange(width), n - 1)] for name, column in batch.items()}
+        for name, (values, weights) in jax.device_get(_measure(problem, params, padded)).items():
+            total = sums.setdefault(name, np.zeros((2, groups)))
+            real = weights[:n].astype(np.float64)
+            np.add.at(total[0], group[done : done + n], values[:n] * real)
+            np.add.at(total[1], group[done : done + n], real)
+        done += n
+    with np.errstate(invalid="ignore"):
+        return {name: value / weight for name, (value, weight) in sums.items()}
+
+
+def _batches(parts: Sequence[Mapping[str, np.ndarray]], width: int) -> Iterator[dict[str, np.ndarray]]:
+    """The examples of all parts in order, `width` at a time; never more than that and one part in memory."""
+    waiting: dict[str, np.ndarray] = {}
+    for part in parts:
+        waiting = {
+            name: np.concatenate([waiting[name], column]) if waiting else column for name, column in part.items()
+        }
+        while len(next(iter(waiting.values()))) >= width:
+            yield {name: column[:width] for name, column in waiting.items()}
+            waiting = {name: column[width:] for name, column in waiting.items()}
+    if waiting and len(next(iter(waiting.values()))):
+        yield waiting

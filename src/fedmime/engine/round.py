@@ -20,7 +20,7 @@ from fedmime.engine.intake import sound
 from fedmime.engine.memory import ClientMemory, RamMemory
 from fedmime.engine.plan import Layout, Plan, make_plan, waves_of
 from fedmime.errors import ConfigError, DataError
-from fedmime.numbers import at_round
+from fedmime.numbers import at_round, flag, made, offers, random_key, started
 from fedmime.vector import nbytes
 
 _CACHE_BYTES = 4 << 30  # what the cached gradients of a round may take
@@ -92,13 +92,26 @@ def run_round(
         drift: also measure the mean of ‖y − x‖² over all local steps.
         layout: the padded sizes to share between rounds.
     """
-    if not isinstance(algorithm, Algorithm):
-        raise ConfigError(f"run_round: algorithm must come from fm.algorithms, got {algorithm!r}")
-    if not isinstance(state, State):
-        raise ConfigError(f"run_round: state must come from algorithm.init(params), got {type(state).__name__}")
+    made("run_round", "algorithm", algorithm, Algorithm, "come from fm.algorithms")
+    offers("run_round", "problem", problem, ("name", "loss", "factors", "chunk", "check"), "come from fm.models")
+    made("run_round", "state", state, State, "come from algorithm.init(params)")
+    made("run_round", "cohort", cohort, Cohort, "come from fm.Cohort.from_batches")
+    if key is not None:
+        random_key("run_round", "key", key)
+    if memory is not None:
+        offers("run_round", "memory", memory, ("read", "write"), "be a client memory")
+    flag("run_round", "drift", drift)
     if jax.tree.structure(state.server) != _server_structure(*_hashable((algorithm, state.server.x))):
-        owner = type(algorithm).__name__
-        raise ConfigError(f"run_round: the state is not one of {owner}; start from algorithm.init(params)")
+        kinds = f"init of this very {type(algorithm).__name__}, got a {type(state.server).__name__}"
+        raise ConfigError(f"run_round: state must come from the {kinds} of another algorithm or base")
+    started("run_round", "params", state.server.x.tree, getattr(problem, "init", None))
+    asks = algorithm.prime_points if state.round < algorithm.gradient_rounds else algorithm.points
+    if not cohort.probing and asks(state.server):
+        raise DataError(
+            f"run_round: the cohort has no client to ask for gradients; {type(algorithm).__name__} needs one"
+        )
+    if not cohort.members:
+        raise DataError("run_round: the cohort has no client; give at least one")
     if algorithm.pooled:
         cohort = cohort.pooled()
     layout = layout or default_layout(problem, devices)
@@ -127,7 +140,8 @@ def assemble(
     layout: Layout,
 ) -> Ready:
     """Check a cohort and lay it out on the devices. Needs no state, so it can go on while another round computes."""
-    _check(algorithm, problem, cohort)
+    if cohort.members:  # a round to which nobody came is abandoned, not wrong
+        _check(algorithm, problem, cohort)
     cohort, refused = sound(cohort)
     on = mesh(devices)
     key = jax.random.key(0) if key is None else key
@@ -227,11 +241,12 @@ def _check(algorithm: Algorithm, problem: Problem, cohort: Cohort) -> None:
         raise DataError("run_round: the cohort has no client that trains")
     if algorithm.split and not any(m.probes and not m.steps for m in cohort.members):
         raise DataError("run_round: split cohorts need clients that only send gradients; give them as full=[...]")
-    for position, member in enumerate(cohort.members):
+    for member in cohort.members:
         try:
             problem.check(member.data)
         except DataError as error:
-            raise DataError(f"client {position}: {error}") from None
+            whose = "pooled data" if algorithm.pooled else f"client {member.index}"
+            raise DataError(f"{whose}: {error}") from None
 
 
 def uses_key(problem: Problem, params: Any, cohort: Cohort) -> bool:

@@ -1,23 +1,18 @@
-"""Which clients a round sees and in which order each takes its examples: pure functions of seed, round and client."""
+"""In which order a client takes its examples: a pure function of seed, round and client."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from fedmime import randomness
 from fedmime.engine.cohort import pad_rows
 
-_COHORT_STREAM = 1 << 63  # apart from the clients' own streams
+_STEPS = 20  # the stream of mini-batches, apart from those that cohorts are drawn from
 
 
-def generator(seed: int, round_number: int, client: int | None = None) -> np.random.Generator:
-    """The random numbers of a round, or of one client in it: the same on any machine, in any order."""
-    stream = _COHORT_STREAM + round_number if client is None else (round_number << 32) + client
-    return np.random.Generator(np.random.Philox(key=np.array([seed, stream], np.uint64)))
-
-
-def uniform(available: np.ndarray, cohort_size: int, seed: int, round_number: int) -> np.ndarray:
-    """A cohort drawn without replacement from the positions in `available`."""
-    return generator(seed, round_number).choice(available, cohort_size, replace=False, shuffle=True)
+def generator(seed: int, round_number: int, client: int = (1 << 32) - 1) -> np.random.Generator:
+    """The random numbers of a client in a round, the same on any machine and in any order; by default the pool's."""
+    return randomness.generator(seed, (round_number << 32) + client, _STEPS)
 
 
 def mini_batches(

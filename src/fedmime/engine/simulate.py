@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,14 +14,15 @@ import jax
 import numpy as np
 
 from fedmime.algorithms.algorithm import Algorithm, State, params
-from fedmime.engine.cohort import Cohort, Member
 from fedmime.engine.evaluate import evaluate
 from fedmime.engine.memory import DiskMemory
+from fedmime.engine.participation import Participation
 from fedmime.engine.round import Info, Problem, Ready, assemble, default_layout, run_ready
-from fedmime.engine.sampling import generator, mini_batches, uniform
+from fedmime.engine.schedule import Clients, Schedule
 from fedmime.errors import ConfigError, DataError, Diverged
-from fedmime.numbers import choice, count
+from fedmime.numbers import choice, count, flag, floating, function, made, offers, started
 
+_LAST_SEED = 2**63 - 1  # what JAX makes a key of
 _PATIENCE = 3  # abandoned rounds in a row before a run gives up
 
 
@@ -31,16 +33,6 @@ class TrainableProblem(Problem, Protocol):
     def init(self) -> Callable[[jax.Array], Any]: ...
     @property
     def metrics(self) -> Callable[[Any, Any], dict[str, tuple[jax.Array, jax.Array]]]: ...
-
-
-class Clients(Protocol):
-    """What a run needs of a population; see `fedmime.data.Population`."""
-
-    @property
-    def sizes(self) -> np.ndarray: ...
-    @property
-    def test(self) -> Mapping[str, np.ndarray] | None: ...
-    def client_at(self, index: int) -> Mapping[str, np.ndarray]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,59 +49,6 @@ class Run:
         return params(self.state)
 
 
-@dataclasses.dataclass(frozen=True)
-class Schedule:
-    """How cohorts are drawn and how long their clients train."""
-
-    cohort_size: int
-    batch_size: int | None
-    epochs: int | None
-    steps: int | None
-    seed: int
-    weights: str
-
-    def cohort(self, algorithm: Algorithm, population: Clients, round_number: int) -> Cohort:
-        """The cohort of a round; clients without examples are never drawn."""
-        available = np.flatnonzero(population.sizes)
-        if algorithm.pooled:
-            return self._pooled(population, available, round_number)
-        drawn = uniform(available, self.cohort_size, self.seed, round_number)
-        trainers = len(drawn) // 2 if algorithm.split else len(drawn)
-        members = tuple(
-            self._member(
-                population, int(index), round_number, trains=i < trainers, probes=not algorithm.split or i >= trainers
-            )
-            for i, index in enumerate(drawn)
-        )
-        even = self.weights == "uniform"
-        probing = sum(m.probes for m in members)
-        return Cohort(members, len(available), np.ones(trainers) if even else None, np.ones(probing) if even else None)
-
-    def _member(self, population: Clients, index: int, round_number: int, trains: bool, probes: bool) -> Member:
-        data = population.client_at(index)
-        n = int(population.sizes[index])
-        if not trains:
-            return Member(index, data, n)
-        random = generator(self.seed, round_number, index)
-        rows, counts = mini_batches(n, self.batch_size, self.epochs, self.steps, random)
-        return Member(index, data, n, rows, counts, probes)
-
-    def _pooled(self, population: Clients, available: np.ndarray, round_number: int) -> Cohort:
-        """As many examples as an average cohort has, drawn i.i.d. from everybody's data."""
-        random = generator(self.seed, round_number)
-        sizes = population.sizes[available]
-        n = max(1, round(self.cohort_size * float(sizes.mean())))
-        owners, times = np.unique(random.choice(available, n, p=sizes / sizes.sum()), return_counts=True)
-        parts = []
-        for owner, k in zip(owners, times, strict=True):
-            data = population.client_at(int(owner))
-            picked = random.integers(0, population.sizes[owner], k)
-            parts.append({name: column[picked] for name, column in data.items()})
-        data = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        rows, counts = mini_batches(n, self.batch_size, self.epochs, self.steps, random)
-        return Cohort((Member(0, data, n, rows, counts),), len(available))
-
-
 def simulate(
     algorithm: Algorithm,
     problem: TrainableProblem,
@@ -122,6 +61,7 @@ def simulate(
     seed: int = 0,
     *,
     weights: str = "examples",
+    participation: Participation | None = None,
     evaluate_every: int = 10,
     initial: Any = None,
     run_dir: str | Path | None = None,
@@ -136,6 +76,7 @@ def simulate(
         steps: local steps, instead of epochs.
         batch_size: None takes all of a client's examples at every step.
         weights: average clients by `"examples"` (n_i) or `"uniform"`.
+        participation: how cohorts are drawn, who drops out, how many more are asked; uniform and reliable by default.
         evaluate_every: rounds between evaluations on `population.test`; the last round is always evaluated.
         initial: the model to start from, instead of `problem.init`.
         run_dir: where `metrics.jsonl` goes, and what clients of SCAFFOLD and FedDyn keep, instead of memory.
@@ -145,14 +86,27 @@ def simulate(
     schedule = _schedule(
         population, rounds, cohort_size, batch_size, epochs, steps, seed, weights, algorithm, evaluate_every
     )
+    offers("simulate", "problem", problem, ("loss", "check", "init", "metrics"), "come from fm.models")
+    if initial is not None:
+        started("simulate", "initial", floating("simulate", "initial", initial), problem.init)
+    if run_dir is not None:
+        made("simulate", "run_dir", run_dir, str | os.PathLike, "be a path")
+    if on_round is not None:
+        function("simulate", "on_round", on_round)
+    if participation is not None:
+        made("simulate", "participation", participation, Participation, "be an fm.Participation")
+        schedule = dataclasses.replace(schedule, participation=participation)
+    flag("simulate", "drift", drift)
+    layout = default_layout(problem, devices)
     key = jax.random.key(seed)
     state = algorithm.init(problem.init(jax.random.fold_in(key, 0)) if initial is None else initial)
     log = _Log(run_dir)
     blank = algorithm.remember(state.server.x)
+    if jax.tree.leaves(blank) and schedule.participation.sampler == "with_replacement":
+        raise ConfigError("simulate: sampler='with_replacement' may draw a client twice, which cannot keep two values")
     if run_dir is not None and jax.tree.leaves(blank):
         state = state._replace(memory=DiskMemory(jax.tree.map(np.asarray, blank), Path(run_dir) / "clients.memory"))
     model = state.server.x
-    layout = default_layout(problem, devices)
     abandoned = 0
 
     def lay_out(t: int) -> Ready:
@@ -161,7 +115,7 @@ def simulate(
 
     for t, ready in enumerate(_ahead(lay_out, rounds)):
         state, info = run_ready(ready, state)
-        abandoned = abandoned + 1 if info.abandoned else 0
+        abandoned = abandoned + 1 if info.abandoned and info.clients else 0  # nobody there is no divergence
         if abandoned == _PATIENCE:
             raise Diverged(
                 f"simulate: {_PATIENCE} rounds in a row gave no finite model, the last of them round {t}; lower eta"
@@ -221,14 +175,14 @@ def _schedule(
     evaluate_every: int,
 ) -> Schedule:
     """Check what a run was asked for, before anything is computed."""
-    if not isinstance(algorithm, Algorithm):
-        raise ConfigError(f"simulate: algorithm must come from fm.algorithms, got {algorithm!r}")
+    made("simulate", "algorithm", algorithm, Algorithm, "come from fm.algorithms")
+    offers("simulate", "population", population, ("sizes", "client_at"), "come from fm.data")
     for name, value in (("rounds", rounds), ("cohort_size", cohort_size), ("evaluate_every", evaluate_every)):
         count("simulate", name, value, least=1)
     for name, value in (("batch_size", batch_size), ("epochs", epochs), ("steps", steps)):
         if value is not None:
             count("simulate", name, value, least=1)
-    count("simulate", "seed", seed)
+    seed = count("simulate", "seed", seed, most=_LAST_SEED)
     choice("simulate", "weights", weights, ("examples", "uniform"))
     if epochs is not None and steps is not None:
         raise ConfigError(f"simulate: give epochs or steps, not both (epochs={epochs}, steps={steps})")

@@ -17,10 +17,13 @@ def from_equinox(
 ) -> Problem:
     """A problem from an equinox module that maps one input "x" (no batch axis) to logits, with integer labels "y".
 
-    module: a function `key -> module` (`init(key)` then draws new weights), or a module (`init` then returns its
-        weights, whatever the key). The parameters are its float arrays, as the module-shaped pytree of
-        `equinox.partition`.
-    loss: "cross_entropy", or your own function `(outputs, y) -> losses`, one per example; then `classes` is not needed.
+    Args:
+        module: a function `key -> module` (`init(key)` then draws new weights), or a module (`init` then returns its
+            weights, whatever the key). The parameters are its float arrays, as the module-shaped pytree of
+            `equinox.partition`.
+        loss: "cross_entropy", or your own function `(outputs, y) -> losses`, one per example; then `classes` is not
+            needed.
+
     If the module's `__call__` takes a `key`, each example gets its own, split from the key of `loss`; in `metrics` the
     module is in inference mode. Modules with state (`equinox.nn.BatchNorm`) are refused.
     """

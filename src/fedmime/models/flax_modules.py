@@ -23,9 +23,12 @@ def from_flax(
 ) -> Problem:
     """A problem from a flax module that maps a batch of inputs "x" to logits, with integer labels "y".
 
-    module: an nnx module class or function `rngs -> module` (`init(key)` then draws new weights), an nnx module
-        (`init` then returns its weights, whatever the key), or a linen module.
-    loss: "cross_entropy", or your own function `(outputs, y) -> losses`, one per example; then `classes` is not needed.
+    Args:
+        module: an nnx module class or function `rngs -> module` (`init(key)` then draws new weights), an nnx module
+            (`init` then returns its weights, whatever the key), or a linen module.
+        loss: "cross_entropy", or your own function `(outputs, y) -> losses`, one per example; then `classes` is not
+            needed.
+
     Dropout takes its masks from the key of `loss`, and rests in `metrics`: nnx modules are put in train or eval mode;
     linen modules get `train`, `training` or `deterministic` if their `__call__` has such an argument.
     Modules with mutable state (batch normalisation) are refused: clients would have to agree on it.

@@ -1,0 +1,42 @@
+"""Goals are judged by medians, and what was not measured is never called reached."""
+
+import pytest
+from benchmarks.goals import Goal, evaluate, run
+
+
+@pytest.fixture
+def goals(results):
+    return {goal.name: goal for goal in evaluate(results)}
+
+
+def test_times_faster_than_a_peer(goals):
+    goal = goals["FedAvg on mlp: times faster than pytorch"]
+    assert goal.figures == {"cpu": pytest.approx(2.5), "wall": pytest.approx(5.0)}
+    assert goal.verdict == "reached"
+    assert goals["FedAvg on mlp: times faster than fedjax"].verdict == "missed in cpu"
+    assert goals["FedAvg on logistic: times faster than fedjax"].verdict == "not measured"
+
+
+def test_limits_differ_by_model(goals):
+    assert goals["FedAvg on cnn: times faster than fedjax"].verdict == "reached"
+    assert goals["Mime on mlp, E=1: times our FedAvg"].verdict == "reached"
+    assert goals["Mime on cnn, E=1: times our FedAvg"].verdict == "missed in cpu"
+    assert goals["second core on mlp: times faster"].figures["wall"] == pytest.approx(1.8)
+
+
+def test_memory_and_compilations(goals):
+    assert goals["peak memory of 342,477 clients over 2,000"].figures["number"] == pytest.approx(1.25)
+    assert goals["programs compiled after round 2, random cohorts"].verdict == "reached"
+    assert goals["programs compiled after the first round, same cohort"].figures["number"] == 0
+
+
+def test_nothing_measured_reaches_nothing():
+    judged = run({})
+    assert judged["reached"] == 0
+    assert {goal["verdict"] for goal in judged["goals"]} == {"not measured"}
+
+
+def test_a_limit_may_be_met_exactly():
+    assert Goal("", {"cpu": 1.0}, 1.0).verdict == "reached"
+    assert Goal("", {"cpu": 1.0}, 1.0, at_least=False).verdict == "reached"
+    assert Goal("", {"cpu": 0.9, "wall": 0.8}, 1.0).verdict == "missed"

@@ -1,0 +1,128 @@
+"""The folder tree is the architecture: imports point one way, extras stay optional, importing does nothing else."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fedmime as fm
+
+ROOT = Path(fm.__file__).parent
+LAYERS = [
+    {"cli", "deploy"},
+    {"experiments", "report"},
+    {"engine", "data", "models", "theory"},
+    {"aggregation", "algorithms"},
+    {"optimizers"},
+    {"vector", "numbers", "randomness", "errors"},
+]
+WITHIN = {  # who may import whom in the same layer
+    ("cli", "deploy"),
+    ("experiments", "report"),
+    ("theory", "data"),
+    ("theory", "models"),
+    ("aggregation", "algorithms"),
+    ("numbers", "errors"),
+    ("vector", "errors"),
+    ("randomness", "errors"),
+}
+EXTRAS = {"flax", "equinox", "matplotlib", "ray", "flwr", "torch"}
+PURE = ("vector.py", "numbers.py", "errors.py", "optimizers", "algorithms", "aggregation", "models", "theory")
+OUTSIDE = {"os", "io", "pathlib", "socket", "urllib", "http", "subprocess", "sqlite3", "h5py", "tempfile", "shutil"}
+UNSAFE = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _layer(part: str) -> int:
+    found = [i for i, layer in enumerate(LAYERS) if part in layer]
+    assert found, f"{part} has no place in the layers"
+    return found[0]
+
+
+def _modules(node: ast.AST, path: Path) -> Iterator[str]:
+    """The absolute names that an import statement may bind."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        package = ["fedmime", *path.relative_to(ROOT).parts[:-1]]
+        base = [*package[: len(package) - node.level + 1]] if node.level else []
+        module = ".".join([*base, *(node.module.split(".") if node.module else [])])
+        yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def _imports(path: Path) -> list[str]:
+    return [name for node in ast.walk(ast.parse(path.read_text())) for name in _modules(node, path)]
+
+
+def _on_import(statements: list[ast.stmt], path: Path) -> Iterator[str]:
+    """The modules that importing a file imports: not those in functions, not those for type checkers only."""
+    for node in statements:
+        yield from _modules(node, path)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for field in ("body", "orelse", "finalbody", "handlers"):
+                yield from _on_import(getattr(node, field, []), path)
+
+
+def _top(names: Iterator[str] | list[str]) -> set[str]:
+    return {name.split(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("path", FILES, ids=_name)
+def test_imports_point_one_way(path: Path) -> None:
+    parts = path.relative_to(ROOT).parts
+    if parts == ("__init__.py",):  # the public names, from everywhere
+        return
+    here = parts[0].removesuffix(".py")
+    for name in _imports(path):
+        package, *rest = name.split(".")
+        if package != "fedmime" or not rest or rest[0] == here:
+            continue
+        assert _layer(rest[0]) > _layer(here) or (here, rest[0]) in WITHIN, f"{here} must not import {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=_name)
+def test_extras_are_imported_in_functions_only(path: Path) -> None:
+    assert not EXTRAS & _top(_on_import(ast.parse(path.read_text()).body, path))
+
+
+@pytest.mark.parametrize("path", FILES, ids=_name)
+def test_nothing_reads_objects_that_can_run_code(path: Path) -> None:
+    assert not UNSAFE & _top(_imports(path))
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.relative_to(ROOT).parts[0] in PURE], ids=_name)
+def test_core_maths_does_no_input_or_output(path: Path) -> None:
+    assert not OUTSIDE & _top(_imports(path))
+
+
+_PROBE = """
+import sys
+seen = []
+sys.addaudithook(lambda event, args: seen.append(event) if event.startswith("socket.") else None)
+import fedmime
+from jax._src import xla_bridge
+assert not xla_bridge.backends_are_initialized(), "a JAX backend was started"
+assert not seen, seen
+print(*sorted(set(sys.modules) & set({extras!r})))
+"""
+
+
+def test_importing_starts_nothing() -> None:
+    """No socket is opened, no JAX backend is started, no extra is imported."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT.parent)}
+    probe = [sys.executable, "-c", _PROBE.format(extras=sorted(EXTRAS))]
+    done = subprocess.run(probe, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == ""
