@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import resource
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,11 +25,12 @@ from fedmime.algorithms import fedavg
 from fedmime.data import Population, from_store, tokens
 from fedmime.data.population import describe
 from fedmime.engine.plan import Layout, make_plan
-from fedmime.engine.simulate import Schedule
+from fedmime.engine.schedule import Schedule
 from fedmime.randomness import generator
 
 CLIENTS, EXAMPLES, LENGTH, VOCABULARY, COHORT = 342_477, 13_000_000, 20, 10_000, 50
-TARGETS = {"open_ms": 50.0, "cohort_warm_ms": 20.0}
+SMALL = 2_000  # clients of the run that the large one is compared with
+TARGETS = {"open_ms": 50.0, "cohort_warm_ms": 20.0, "run_rss_ratio": 1.3}
 
 
 def population(clients: int = CLIENTS, examples: int = EXAMPLES, seed: int = 0) -> Population:
@@ -74,7 +77,17 @@ def measure(directory: Path, clients: int = CLIENTS, examples: int = EXAMPLES) -
     ids = [opened.ids[int(c)] for c in generator(1).integers(0, len(opened), COHORT)]
     result["by_id_us"] = 1e6 * timed(lambda: [opened.client(client) for client in ids])[0] / len(ids)
     result["rss_growth_mb"] = peak_megabytes() - before
+    small = directory / "small"
+    population(SMALL, SMALL * examples // clients).save(small)
+    result["run_rss_mb"], result["run_rss_small_mb"] = run_megabytes(path), run_megabytes(small)
+    result["run_rss_ratio"] = result["run_rss_mb"] / result["run_rss_small_mb"]
     return result
+
+
+def run_megabytes(store: Path) -> float:
+    """Peak RSS of twenty rounds on a store, in a process of its own."""
+    words = [sys.executable, "-m", "benchmarks.store_run", str(store)]
+    return float(subprocess.run(words, capture_output=True, text=True, check=True, timeout=600).stdout)
 
 
 def timed(action: Callable[[], object]) -> tuple[float, object]:

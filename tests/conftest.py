@@ -34,5 +34,5 @@ def pytest_terminal_summary(terminalreporter) -> None:
     if facts:
         terminalreporter.section("what was shown")
     for heading, values in sorted(facts.items()):
-        worst = f", largest error {max(values):.1e}" if max(values) > 0 else ""
-        terminalreporter.write_line(f"{heading}: {len(values)}{worst}")
+        worst = f", largest {max(values):.2g}" if max(values) > 0 else ""
+        terminalreporter.write_line(f"{heading}: {len(values)} shown{worst}")

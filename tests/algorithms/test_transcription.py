@@ -76,12 +76,12 @@ def relative_error(case: Case, dtype: type) -> float:
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_agrees_with_the_transcription(case: Case, fact) -> None:
     error = relative_error(case, np.float64)
-    fact("algorithm × base × mode against NumPy, float64", error)
+    fact("algorithm × base × mode against NumPy, relative error in float64", error)
     assert error <= 1e-10
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_agrees_in_float32(case: Case, fact) -> None:
     error = relative_error(case, np.float32)
-    fact("algorithm × base × mode against NumPy, float32", error)
+    fact("algorithm × base × mode against NumPy, relative error in float32", error)
     assert error <= 2e-5

@@ -78,3 +78,13 @@ def test_every_number_may_be_a_schedule(number: str) -> None:
     base = o.adagrad(**{number: falling(0.1)})
     run = fm.simulate(a.mime(base, 0.1), PROBLEM, CLIENTS, 2, 4, 4)
     assert run.state.round == 2
+
+
+def test_fifty_rounds_of_random_cohorts_build_at_most_three_programs_a_phase(fact) -> None:
+    rng = np.random.default_rng(0)
+    clients = population([int(n) for n in np.clip(rng.lognormal(2.5, 1.0, 200), 1, 200)])
+    before = traces()
+    fm.simulate(a.mime(o.adam(), 0.01), PROBLEM, clients, 50, 8, 4)
+    built = {phase: n - before.get(phase, 0) for phase, n in traces().items()}
+    fact("programs built in 50 rounds of random cohorts, per phase", max(built.values()))
+    assert max(built.values()) <= 3

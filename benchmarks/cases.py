@@ -1,0 +1,80 @@
+"""What is measured: algorithms, epochs and devices, who runs each, and how often."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+ALL = ("fedmime", "pytorch", "fedjax", "pfl")
+MIME = ("fedmime", "pytorch", "fedjax")
+OURS = ("fedmime",)
+ONE_CORE = "fedmime on one core"
+BESIDE_FLOWER = ("fedmime", "flower")  # Ray is never quite idle, so Flower gets rounds of its own
+
+RATES = {"logistic": 0.05, "mlp": 0.01, "cnn": 0.01, "char_lstm": 0.2}  # small: rounding must not grow over a round
+REPEATS = {"logistic": 15, "mlp": 15, "cnn": 5, "char_lstm": 5}
+QUICK_REPEATS = {"logistic": 5, "mlp": 5, "cnn": 3, "char_lstm": 3}
+QUICK_MODELS = ("logistic", "mlp", "cnn")
+QUICK_WORK: dict[str, dict[str, Any]] = {"cnn": {"clients": 8, "scale": 0.25}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One thing to measure on one model."""
+
+    name: str
+    algorithm: str
+    entrants: tuple[str, ...]
+    base: str = "momentum"
+    epochs: int = 1
+    devices: int | None = None
+    path: str = "round"  # or "simulate": fedmime draws cohorts and mini-batches itself
+    rounds: int = 1  # of one request, for `simulate`
+    repeats: int = 5
+
+    def request(self, model: str) -> dict[str, Any]:
+        """The case as an entrant is told it."""
+        fields = dataclasses.asdict(self)
+        return {**fields, "beta": 0.9, "eta": RATES[model]}
+
+
+FEDAVG = Case("FedAvg", "fedavg", (*ALL, ONE_CORE))
+FLOWER = Case("FedAvg beside Flower", "fedavg", BESIDE_FLOWER)
+
+_MIME = (
+    Case("MimeLite", "mime_lite", MIME),
+    Case("Mime", "mime", MIME),
+)
+_EPOCHS = (
+    Case("FedAvg, E=10", "fedavg", OURS, epochs=10, path="simulate"),
+    Case("Mime, E=10", "mime", OURS, epochs=10, path="simulate"),
+)
+_MORE = (
+    Case("FedAvg, simulate", "fedavg", OURS, path="simulate", rounds=5),
+    Case("FedAvg, devices=1", "fedavg", OURS, devices=1),
+    Case("Mime, devices=1", "mime", OURS, devices=1),
+    Case("Mime with SGD", "mime", OURS, base="sgd"),
+)
+
+
+def cases(model: str, quick: bool = False) -> list[Case]:
+    """The cases of a model in which no Ray runs."""
+    dense = model in ("logistic", "mlp")
+    chosen = [FEDAVG, *_MIME]
+    if dense or (model == "cnn" and not quick):
+        chosen += _EPOCHS
+    if not quick:
+        chosen += _MORE
+    repeats = (QUICK_REPEATS if quick else REPEATS)[model]
+    return [dataclasses.replace(case, repeats=_repeats(case, repeats)) for case in chosen]
+
+
+def flower_case(model: str, quick: bool = False) -> Case | None:
+    """FedAvg interleaved with Flower; in a quick run on one model."""
+    if quick and model != "mlp":
+        return None
+    return dataclasses.replace(FLOWER, repeats=(QUICK_REPEATS if quick else REPEATS)[model])
+
+
+def _repeats(case: Case, repeats: int) -> int:
+    return max(3, repeats // 3) if case.epochs > 1 else repeats

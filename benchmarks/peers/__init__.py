@@ -1,0 +1,1 @@
+"""The entrants: scripts run in environments of their own, and the little they share."""
