@@ -1,18 +1,28 @@
-"""Federated learning that mimics centralized training: Mime, its peers, and everything around a round."""
+"""Federated learning that mimics centralized training: Mime, its peers, and everything around a round.
 
-from fedmime import algorithms, data, models, optimizers, theory
-from fedmime.aggregation import communication
-from fedmime.algorithms import State, params
-from fedmime.engine.cohort import Cohort
-from fedmime.engine.devices import use_all_cores
-from fedmime.engine.memory import DiskMemory, RamMemory
-from fedmime.engine.participation import Participation
-from fedmime.engine.round import Info, run_round
-from fedmime.engine.simulate import Run, simulate
-from fedmime.errors import ConfigError, DataError, Diverged, FedmimeError
-from fedmime.vector import Vector
+Names are loaded when they are first used, so that the command line can print its help without starting JAX.
+"""
 
-use_all_cores()
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedmime import algorithms, data, models, optimizers, theory
+    from fedmime.aggregation import communication
+    from fedmime.algorithms import State, params
+    from fedmime.engine import Cohort, DiskMemory, Info, Participation, RamMemory, Run, run_round, simulate
+    from fedmime.errors import ConfigError, DataError, Diverged, FedmimeError
+    from fedmime.vector import Vector
+
+_HOMES = {
+    "fedmime": ("algorithms", "data", "models", "optimizers", "theory"),
+    "fedmime.aggregation": ("communication",),
+    "fedmime.algorithms": ("State", "params"),
+    "fedmime.engine": ("Cohort", "DiskMemory", "Info", "Participation", "RamMemory", "Run", "run_round", "simulate"),
+    "fedmime.errors": ("ConfigError", "DataError", "Diverged", "FedmimeError"),
+    "fedmime.vector": ("Vector",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Cohort",
@@ -37,3 +47,19 @@ __all__ = [
     "simulate",
     "theory",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'fedmime' has no attribute {name!r}")
+    home = _HOME[name]
+    if home == "fedmime" or name == "communication":
+        value = importlib.import_module(f"{home}.{name}")
+    else:
+        value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,1 +1,12 @@
 """The engine: cohorts, rounds and the loop around them."""
+
+from fedmime.engine.cohort import Cohort
+from fedmime.engine.devices import use_all_cores
+from fedmime.engine.memory import DiskMemory, RamMemory
+from fedmime.engine.participation import Participation
+from fedmime.engine.round import Info, run_round
+from fedmime.engine.simulate import Run, simulate
+
+use_all_cores()  # one host device per core, unless JAX has started or the user chose otherwise
+
+__all__ = ["Cohort", "DiskMemory", "Info", "Participation", "RamMemory", "Run", "run_round", "simulate"]

@@ -1,0 +1,75 @@
+"""`fedmime VERB`: read the arguments, run the verb, turn what went wrong into one line and an exit code."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import tyro
+
+from fedmime.cli import data
+from fedmime.errors import FedmimeError
+
+USAGE, IO_ERROR, INTERRUPTED = 2, 74, 130
+
+
+class Verb(NamedTuple):
+    """A verb of the command line."""
+
+    arguments: Any  # a dataclass or a union of dataclasses, one for each action
+    run: Callable[[Any], int]
+    help: str
+
+
+VERBS = {
+    "data": Verb(data.Data, data.run, "list, fetch, verify, convert and look at federated data"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; gives the exit code. Wrong arguments exit with 2, as the parser says why."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        sys.stdout.write(_help())
+        return 0
+    if words[0] == "--version":
+        sys.stdout.write(f"fedmime {version('fedmime')}\n")
+        return 0
+    name, *rest = words
+    if name not in VERBS:
+        close = difflib.get_close_matches(name, VERBS, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(VERBS)}"
+        sys.stderr.write(f"fedmime: unknown verb {name!r}{hint}\n")
+        return USAGE
+    verb = VERBS[name]
+    wanted = tyro.cli(verb.arguments, args=rest or ["--help"], prog=f"fedmime {name}", description=verb.help)
+    return _guarded(verb.run, wanted)
+
+
+def _help() -> str:
+    width = max(map(len, VERBS))
+    rows = "".join(f"  {name:{width}}  {verb.help}\n" for name, verb in VERBS.items())
+    more = "fedmime VERB --help tells more; fedmime --version says which this is."
+    return f"usage: fedmime VERB [options]\n\n{rows}\n{more}\n"
+
+
+def _guarded(run: Callable[[Any], int], wanted: Any) -> int:
+    try:
+        return run(wanted)
+    except FedmimeError as error:
+        sys.stderr.write(f"fedmime: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("fedmime: interrupted\n")
+        return INTERRUPTED
+    except OSError as error:
+        sys.stderr.write(f"fedmime: {error}\n")
+        return IO_ERROR
+
+
+def script() -> None:
+    """The console script."""
+    sys.exit(main())
