@@ -44,6 +44,7 @@ def results() -> dict:
     ]
     common = {"model": "logistic", "mime": False, "clients": 20, "epochs": 1, "devices": None}
     return {
+        "format": 1,
         "machine": {"cores": 2},
         "peers": {
             "environments": {"pfl": {"versions": "pfl 0.6.0"}},

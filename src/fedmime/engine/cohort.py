@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -42,12 +43,12 @@ class Cohort:
     gradient_weights: np.ndarray | None = None
     explicit: bool = False
 
-    @property
+    @functools.cached_property
     def training(self) -> tuple[Member, ...]:
         """The clients that take local steps."""
         return tuple(m for m in self.members if m.steps)
 
-    @property
+    @functools.cached_property
     def probing(self) -> tuple[Member, ...]:
         """The clients whose full gradient can be asked for."""
         return tuple(m for m in self.members if m.probes)

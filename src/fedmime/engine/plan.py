@@ -74,16 +74,17 @@ class Plan(NamedTuple):
     longest: int  # steps of the client with most, padded
 
 
+_ALIGNMENT = 64  # bytes
 WAVE_BYTES = 512 << 20  # of examples that are on the devices together
 
 
 def waves_of(cohort: Cohort) -> list[tuple[Member, ...]]:
     """The members in groups whose examples fit on the devices together; nearly always one group."""
     sizes = [sum(column.nbytes for column in m.data.values()) for m in cohort.members]
-    waves: list[list[Member]] = [[]]
+    waves: list[list[Member]] = []
     load = 0
     for member, size in zip(cohort.members, sizes, strict=True):
-        if waves[-1] and load + size > WAVE_BYTES:
+        if not waves or load + size > WAVE_BYTES:
             waves.append([])
             load = 0
         waves[-1].append(member)
@@ -115,7 +116,7 @@ def make_plan(
     chunk_slots = layout.size("chunks", max(len(c) for c in chunks))
 
     sample = cohort.members[0].data
-    pool = {name: np.zeros((devices, examples, *a.shape[1:]), a.dtype) for name, a in sample.items()}
+    pool = {name: _unfilled((devices, examples, *a.shape[1:]), a.dtype) for name, a in sample.items()}
     probe_weights = np.zeros((devices, examples))
     rows, counts = np.zeros((devices, steps, width), np.int32), np.zeros((devices, steps), np.int32)
     table = Clients(*(np.zeros((devices, clients), kind) for kind in (np.int32, np.int32, float, np.int32, np.int32)))
@@ -155,6 +156,14 @@ def make_plan(
         {m.index: slots[m.index] for m in members if m.steps},
         layout.size("longest", max(m.steps for m in members)),
     )
+
+
+def _unfilled(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Memory for a pool, so aligned that a CPU device takes it as it is. No table points at rows that stay unfilled."""
+    size = int(np.prod(shape)) * dtype.itemsize
+    raw = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
 
 
 def _length(member: Member) -> int:

@@ -16,7 +16,7 @@ from fedmime.engine.backends import local
 from fedmime.engine.cohort import Cohort, Member
 from fedmime.engine.devices import default_lanes, everywhere, mesh, spread
 from fedmime.engine.gradients import FactorRules
-from fedmime.engine.intake import sound
+from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory, RamMemory
 from fedmime.engine.plan import Layout, Plan, make_plan, waves_of
 from fedmime.errors import ConfigError, DataError
@@ -115,9 +115,8 @@ def run_round(
     if algorithm.pooled:
         cohort = cohort.pooled()
     layout = layout or default_layout(problem, devices)
-    ready = assemble(
-        algorithm, problem, state.server.x, state.round, cohort, key, devices=devices, drift=drift, layout=layout
-    )
+    options = {"devices": devices, "drift": drift, "layout": layout, "intake": Intake(problem.check)}
+    ready = assemble(algorithm, problem, state.server.x, state.round, cohort, key, **options)
     return run_ready(ready, state, memory)
 
 
@@ -138,22 +137,22 @@ def assemble(
     devices: int | None,
     drift: bool,
     layout: Layout,
+    intake: Intake,
 ) -> Ready:
     """Check a cohort and lay it out on the devices. Needs no state, so it can go on while another round computes."""
     if cohort.members:  # a round to which nobody came is abandoned, not wrong
-        _check(algorithm, problem, cohort)
-    cohort, refused = sound(cohort)
+        _check(algorithm, cohort)
+    cohort, refused = intake.admit(cohort)
     on = mesh(devices)
     key = jax.random.key(0) if key is None else key
     random = np.random.default_rng([*np.asarray(jax.random.key_data(key)).tolist(), round_number])
     pick = int(random.integers(max(sum(m.steps for m in cohort.training), 1)))
     by_client = bool(cohort.members) and uses_key(problem, model.tree, cohort)
-    plans = [
-        make_plan(cohort, members, layout, split=algorithm.split, by_client=by_client, pick=pick)
-        for members in waves_of(cohort)
-        if members
-    ]
-    tables = [jax.device_put(plan.tables, spread(on)) for plan in plans]
+    plans, tables = [], []
+    for members in waves_of(cohort):
+        plan = make_plan(cohort, members, layout, split=algorithm.split, by_client=by_client, pick=pick)
+        plans.append(plan)
+        tables.append(jax.device_put(plan.tables, spread(on)))
     common = local.Common(float(cohort.population), round_number, random.random(), key)
     control = _control(problem, nbytes(model), cohort, plans)
     prime = round_number < algorithm.gradient_rounds
@@ -170,7 +169,9 @@ def run_ready(ready: Ready, state: State, memory: ClientMemory | None = None) ->
     if memory is None and jax.tree.leaves(blank):
         memory = RamMemory(jax.tree.map(np.asarray, blank))
     trains = ready.algorithm.local_steps and not ready.options.prime
-    if not (ready.cohort.training if trains else ready.cohort.probing):  # nobody is left
+    asked = ready.algorithm.prime_points if ready.options.prime else ready.algorithm.points
+    missing = (trains and not ready.cohort.training) or (asked(state.server) and not ready.cohort.probing)
+    if missing or not ready.cohort.members:  # too few are left
         return State(ready.round + 1, state.server, memory), _info(ready, None, ready.refused)
     waves = [
         local.Wave(tables, () if memory is None else _kept(memory, plan, blank, ready.options))
@@ -236,17 +237,11 @@ def _values(kept: Any, slots: Mapping[int, tuple[int, int]]) -> list[Any]:
     return [jax.tree.map(lambda leaf, slot=slot: leaf[slot], kept) for slot in slots.values()]
 
 
-def _check(algorithm: Algorithm, problem: Problem, cohort: Cohort) -> None:
+def _check(algorithm: Algorithm, cohort: Cohort) -> None:
     if algorithm.local_steps and not cohort.training:
         raise DataError("run_round: the cohort has no client that trains")
     if algorithm.split and not any(m.probes and not m.steps for m in cohort.members):
         raise DataError("run_round: split cohorts need clients that only send gradients; give them as full=[...]")
-    for member in cohort.members:
-        try:
-            problem.check(member.data)
-        except DataError as error:
-            whose = "pooled data" if algorithm.pooled else f"client {member.index}"
-            raise DataError(f"{whose}: {error}") from None
 
 
 def uses_key(problem: Problem, params: Any, cohort: Cohort) -> bool:

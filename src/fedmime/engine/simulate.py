@@ -15,6 +15,7 @@ import numpy as np
 
 from fedmime.algorithms.algorithm import Algorithm, State, params
 from fedmime.engine.evaluate import evaluate
+from fedmime.engine.intake import Intake
 from fedmime.engine.memory import DiskMemory
 from fedmime.engine.participation import Participation
 from fedmime.engine.round import Info, Problem, Ready, assemble, default_layout, run_ready
@@ -98,6 +99,7 @@ def simulate(
         schedule = dataclasses.replace(schedule, participation=participation)
     flag("simulate", "drift", drift)
     layout = default_layout(problem, devices)
+    intake = Intake(problem.check, once=not algorithm.pooled)
     key = jax.random.key(seed)
     state = algorithm.init(problem.init(jax.random.fold_in(key, 0)) if initial is None else initial)
     log = _Log(run_dir)
@@ -111,7 +113,9 @@ def simulate(
 
     def lay_out(t: int) -> Ready:
         cohort = schedule.cohort(algorithm, population, t)
-        return assemble(algorithm, problem, model, t, cohort, key, devices=devices, drift=drift, layout=layout)
+        return assemble(
+            algorithm, problem, model, t, cohort, key, devices=devices, drift=drift, layout=layout, intake=intake
+        )
 
     for t, ready in enumerate(_ahead(lay_out, rounds)):
         state, info = run_ready(ready, state)
