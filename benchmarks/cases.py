@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 ALL = ("fedmime", "pytorch", "fedjax", "pfl")
-MIME = ("fedmime", "pytorch", "fedjax")
+RIVALS = ("fedmime", "pytorch", "fedjax")  # they have Mime
 OURS = ("fedmime",)
 ONE_CORE = "fedmime on one core"
 BESIDE_FLOWER = ("fedmime", "flower")  # Ray is never quite idle, so Flower gets rounds of its own
@@ -39,12 +39,10 @@ class Case:
 
 
 FEDAVG = Case("FedAvg", "fedavg", (*ALL, ONE_CORE))
+MIME_LITE = Case("MimeLite", "mime_lite", RIVALS)
+MIME = Case("Mime", "mime", RIVALS)
 FLOWER = Case("FedAvg beside Flower", "fedavg", BESIDE_FLOWER)
 
-_MIME = (
-    Case("MimeLite", "mime_lite", MIME),
-    Case("Mime", "mime", MIME),
-)
 _EPOCHS = (
     Case("FedAvg, E=10", "fedavg", OURS, epochs=10, path="simulate"),
     Case("Mime, E=10", "mime", OURS, epochs=10, path="simulate"),
@@ -59,12 +57,12 @@ _MORE = (
 
 def cases(model: str, quick: bool = False) -> list[Case]:
     """The cases of a model in which no Ray runs."""
-    dense = model in ("logistic", "mlp")
-    chosen = [FEDAVG, *_MIME]
-    if dense or (model == "cnn" and not quick):
-        chosen += _EPOCHS
-    if not quick:
-        chosen += _MORE
+    if quick:
+        chosen = [FEDAVG if model == "mlp" else dataclasses.replace(FEDAVG, entrants=(*RIVALS, ONE_CORE)), MIME]
+        chosen += [] if model == "cnn" else [MIME_LITE, *_EPOCHS]
+    else:
+        chosen = [FEDAVG, MIME_LITE, MIME, *_MORE]
+        chosen += [] if model == "char_lstm" else _EPOCHS
     repeats = (QUICK_REPEATS if quick else REPEATS)[model]
     return [dataclasses.replace(case, repeats=_repeats(case, repeats)) for case in chosen]
 

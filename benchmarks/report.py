@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+FORMAT = 1  # of the results; those of another format are not read
 RESULTS, REPORT, CHART = "results.json", "report.md", "rounds.png"
 
 
@@ -24,9 +25,10 @@ class Table(NamedTuple):
 
 
 def load(out: Path) -> dict[str, Any]:
-    """What earlier calls measured, section by section; empty if there is nothing."""
+    """What earlier calls measured, section by section; nothing where there is nothing this version can read."""
     file = out / RESULTS
-    return json.loads(file.read_text()) if file.is_file() else {}
+    found = json.loads(file.read_text()) if file.is_file() else {}
+    return found if found.get("format") == FORMAT else {"format": FORMAT}
 
 
 def save(out: Path, results: dict[str, Any], tables: Sequence[Table]) -> None:

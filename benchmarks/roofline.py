@@ -33,7 +33,7 @@ def run(out: Path, quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
     for model in models:
         say(f"{model}: local steps on one core")
         try:
-            step, overhead = step_seconds(model, out, clients=8 if quick else 20, repeats=3 if quick else 7)
+            step, overhead = step_seconds(model, out, clients=4 if quick else 20, repeats=3 if quick else 7)
         except PeerError as error:
             rows[model] = {"absent": str(error)}
             continue
@@ -55,7 +55,7 @@ def step_seconds(model: str, out: Path, clients: int, repeats: int) -> tuple[flo
     """
     work = Work(model, clients=clients, scale=WORK[model])
     path = work.write(out / "work" / f"roofline-{model}.npz")
-    chosen = [Case(str(e), "fedavg", ("fedmime",), epochs=e, path="simulate", rounds=2) for e in (SHORT, LONG)]
+    chosen = [Case(str(e), "fedavg", ("fedmime",), epochs=e, path="simulate") for e in (SHORT, LONG)]
     with Peer("fedmime_", path, out / "logs" / f"roofline-{model}.log", cores=own_cores()[:1]) as peer:
         for case in chosen:
             peer.ask(do="prepare", case=case.request(model))

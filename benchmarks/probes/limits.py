@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 LARGE = 1024
@@ -17,11 +18,12 @@ STREAM = 1 << 24  # numbers: 64 MB an array, beyond any cache
 
 
 def seconds_of(run: Callable[[int], object], stretch: float) -> float:
-    """The best time of one repetition, over five stretches of about the given seconds."""
-    repetitions = 1
+    """The time of one more repetition, from stretches of about the given seconds and three times that."""
+    repetitions = 4
     while (elapsed := _elapsed(run, repetitions)) < stretch:
-        repetitions = max(2 * repetitions, int(1.2 * repetitions * stretch / max(elapsed, 1e-6)))
-    return min(_elapsed(run, repetitions) for _ in range(5)) / repetitions
+        repetitions *= min(8, 1 + int(1.2 * stretch / max(elapsed, 1e-6)))  # short stretches are all dispatch
+    short, long = (min(_elapsed(run, times) for _ in range(5)) for times in (repetitions, 3 * repetitions))
+    return (long - short) / (2 * repetitions)
 
 
 def _elapsed(run: Callable[[int], object], repetitions: int) -> float:
@@ -32,8 +34,8 @@ def _elapsed(run: Callable[[int], object], repetitions: int) -> float:
 
 def product(m: int, k: int, n: int, stretch: float) -> float:
     """Seconds of [m, k] x [k, n] in float32."""
-    key = jax.random.key(0)
-    a, b = jax.random.normal(key, (COPIES, m, k)), jax.random.normal(key, (k, n))
+    random = np.random.default_rng(0)
+    a, b = (jnp.asarray(random.random(shape, np.float32)) for shape in ((COPIES, m, k), (k, n)))
 
     @jax.jit
     def repeat(times: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
@@ -60,10 +62,9 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     stretch = asked["stretch"]
     large = product(LARGE, LARGE, LARGE, stretch)
-    stream = update(STREAM, stretch)
     found = {
         "peak": 2 * LARGE**3 / large,
-        "bandwidth": 3 * 4 * STREAM / stream,
+        "bandwidth": 3 * 4 * STREAM / update(STREAM, stretch) if asked["updates"] else None,
         "products": [product(*shape, stretch) for shape in asked["products"]],
         "updates": [update(size, stretch) for size in asked["updates"]],
     }

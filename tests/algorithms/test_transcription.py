@@ -80,8 +80,12 @@ def test_agrees_with_the_transcription(case: Case, fact) -> None:
     assert error <= 1e-10
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+# each algorithm × base once, in the mode it has by default
+SINGLE = {(case.name.split("/")[0].removeprefix("loc_"), *case.name.split("/")[1:2]): case for case in reversed(CASES)}
+
+
+@pytest.mark.parametrize("case", SINGLE.values(), ids=lambda c: c.name)
 def test_agrees_in_float32(case: Case, fact) -> None:
     error = relative_error(case, np.float32)
-    fact("algorithm × base × mode against NumPy, relative error in float32", error)
+    fact("algorithm × base against NumPy, relative error in float32", error)
     assert error <= 2e-5
