@@ -7,12 +7,12 @@ from collections.abc import Callable
 import jax.numpy as jnp
 
 from fedmime.numbers import NON_NEGATIVE, UNIT, Number, Value, checked, flag, number, recipe, static
-from fedmime.optimizers.base import Adaptive, AdaptiveState, BaseOptimizer
-from fedmime.vector import Vector, at_least, full, sqrt, zeros
+from fedmime.optimizers.base import Adaptive, AdaptiveState, Averaging, BaseOptimizer
+from fedmime.vector import Vector, at_least, full, sqrt
 
 
 @recipe
-class Adam(Adaptive):
+class Adam(Averaging):
     """s = (m, v), and the number of gradients seen where the bias is corrected."""
 
     beta1: Value = number(UNIT)
@@ -23,14 +23,7 @@ class Adam(Adaptive):
     bias_correction: bool = static(default=False)
 
     def init(self, x: Vector) -> AdaptiveState:
-        return AdaptiveState(zeros(x), full(x, self.initial), jnp.zeros(()) if self.bias_correction else None)
-
-    @property
-    def share(self) -> Value:
-        return 1 - self.beta1
-
-    def smooth(self, g: Vector, s: AdaptiveState) -> Vector:
-        return (1 - self.beta1) * g + self.beta1 * s.m
+        return super().init(x)._replace(count=jnp.zeros(()) if self.bias_correction else None)
 
     def accumulate(self, g: Vector, s: AdaptiveState) -> Vector:
         return (1 - self.beta2) * (g * g) + self.beta2 * s.v

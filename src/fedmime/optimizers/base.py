@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from fedmime.errors import ConfigError
 from fedmime.numbers import Value, choice, recipe, static
-from fedmime.vector import Vector, at_least, sqrt, zeros
+from fedmime.vector import Vector, at_least, full, sqrt, zeros
 
 Statistics = Any
 Apply = Literal["frozen", "lookahead"]
@@ -117,6 +117,23 @@ class Adaptive(BaseOptimizer):
 
     def ahead(self, g: Vector, s: AdaptiveState, x: Vector) -> Vector:
         return self.update(g, s._replace(v=self.accumulate(g, s)))
+
+
+class Averaging(Adaptive):
+    r"""Adaptive optimizers whose numerator is a moving average of gradients, $(1-\beta_1) g + \beta_1 m$."""
+
+    beta1: Value
+    initial: Value
+
+    def init(self, x: Vector) -> AdaptiveState:
+        return AdaptiveState(m=zeros(x), v=full(x, self.initial))
+
+    @property
+    def share(self) -> Value:
+        return 1 - self.beta1
+
+    def smooth(self, g: Vector, s: AdaptiveState) -> Vector:
+        return (1 - self.beta1) * g + self.beta1 * s.m
 
 
 @recipe

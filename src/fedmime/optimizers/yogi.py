@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from fedmime.numbers import NON_NEGATIVE, UNIT, Number, Value, checked, number, recipe
-from fedmime.optimizers.base import Adaptive, AdaptiveState
-from fedmime.vector import Vector, full, zeros
+from fedmime.optimizers.base import AdaptiveState, Averaging
+from fedmime.vector import Vector
 
 
 @recipe
-class Yogi(Adaptive):
+class Yogi(Averaging):
     """s = (m, v)."""
 
     beta1: Value = number(UNIT)
@@ -18,16 +18,6 @@ class Yogi(Adaptive):
     eps: Value = number(NON_NEGATIVE)
     initial: Value = number(NON_NEGATIVE)
     floor: Value = number(NON_NEGATIVE)
-
-    def init(self, x: Vector) -> AdaptiveState:
-        return AdaptiveState(m=zeros(x), v=full(x, self.initial))
-
-    @property
-    def share(self) -> Value:
-        return 1 - self.beta1
-
-    def smooth(self, g: Vector, s: AdaptiveState) -> Vector:
-        return (1 - self.beta1) * g + self.beta1 * s.m
 
     def accumulate(self, g: Vector, s: AdaptiveState) -> Vector:
         square = g * g
