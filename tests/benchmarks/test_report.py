@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from benchmarks.chart import draw
-from benchmarks.comparison import distance
 from benchmarks.data_section import parse
+from benchmarks.heat import distance
 from benchmarks.peer import Peer, PeerError
 from benchmarks.tables import all_tables
 from rich.console import Console
