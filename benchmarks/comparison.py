@@ -36,7 +36,8 @@ def compare(model: str, environments: dict[str, Environment], out: Path, quick: 
     result: dict[str, Any] = {"work": facts, "entrants": {}, "cases": {}}
     for heat in heats:
         measured = Heat(heat, model, path, environments, out, say).run()
-        result["entrants"] = measured["entrants"] | result["entrants"]
+        for name, entrant in measured["entrants"].items():
+            result["entrants"].setdefault(name, entrant)
         result["cases"] |= measured["cases"]
     return result
 
