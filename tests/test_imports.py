@@ -20,7 +20,7 @@ LAYERS = [
     {"engine", "data", "models", "theory"},
     {"aggregation", "algorithms"},
     {"optimizers"},
-    {"vector", "numbers", "randomness", "errors"},
+    {"vector", "numbers", "randomness", "files", "errors"},
 ]
 WITHIN = {  # who may import whom in the same layer
     ("cli", "deploy"),
@@ -31,6 +31,7 @@ WITHIN = {  # who may import whom in the same layer
     ("numbers", "errors"),
     ("vector", "errors"),
     ("randomness", "errors"),
+    ("files", "errors"),
 }
 EXTRAS = {"flax", "equinox", "matplotlib", "ray", "flwr", "torch"}
 PURE = ("vector.py", "numbers.py", "errors.py", "optimizers", "algorithms", "aggregation", "models", "theory")

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmime.data.files import whole_directory, whole_file
 from fedmime.data.integrity import check, remember
 from fedmime.data.population import Population
 from fedmime.data.sources import Source
 from fedmime.data.store import TEST_CLIENTS, StoredIds, finish
 from fedmime.data.writer import INDEX, StoreWriter
 from fedmime.errors import ConfigError, DataError
+from fedmime.files import whole_directory, whole_file
 
 PART_EXAMPLES = 200_000
 TRAIN = "train"

@@ -16,10 +16,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fedmime.data import catalog
-from fedmime.data.files import flush, pin, pinned, sha256_of
 from fedmime.data.limits import DEFAULT, Limits
 from fedmime.data.unpack import unpack_tar
 from fedmime.errors import DataError
+from fedmime.files import flush, pin, pinned, sha256_of
 
 Progress = Callable[[str, int, int | None], None]  # what, bytes so far, bytes in all if known
 _BLOCK = 1 << 18

@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 
 from fedmime.data import arrays
-from fedmime.data.files import whole_directory
 from fedmime.data.population import Columns, Field, Population, describe
 from fedmime.data.store import TEST_CLIENTS, from_store, remember
 from fedmime.data.strokes_hand import CLASSES, Hand, draw_hand, write
@@ -27,6 +26,7 @@ from fedmime.data.strokes_pen import SIDE
 from fedmime.data.views import mapped
 from fedmime.data.writer import StoreWriter
 from fedmime.errors import ConfigError, DataError
+from fedmime.files import whole_directory
 from fedmime.randomness import generator
 
 _log = logging.getLogger(__name__)

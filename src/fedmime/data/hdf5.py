@@ -15,10 +15,10 @@ import h5py
 import numpy as np
 from h5py import h5d, h5l, h5z  # pyright: ignore[reportAttributeAccessIssue]
 
-from fedmime.data.files import sha256_of
 from fedmime.data.limits import Limits
 from fedmime.data.population import TEXT, Columns, Field
 from fedmime.errors import DataError
+from fedmime.files import sha256_of
 
 _INSIDE = {h5d.COMPACT, h5d.CONTIGUOUS, h5d.CHUNKED}
 _FILTERS = {h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32, h5z.FILTER_LZF}

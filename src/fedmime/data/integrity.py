@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedmime.data.files import sha256_of
 from fedmime.data.writer import FORMAT, SCHEMA, VERSION, seal
 from fedmime.errors import DataError
+from fedmime.files import sha256_of
 
 STAMP = "stamp.json"  # what the files looked like when their sha256 was last known to be right
 

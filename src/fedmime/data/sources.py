@@ -9,7 +9,6 @@ from fedmime.data import catalog
 from fedmime.data.digits import digits
 from fedmime.data.emnist import emnist
 from fedmime.data.fedjax import from_fedjax_sqlite
-from fedmime.data.files import require, sha256_of
 from fedmime.data.population import Population
 from fedmime.data.shakespeare import shakespeare
 from fedmime.data.sqlite import MAGIC, Database
@@ -19,6 +18,7 @@ from fedmime.data.synthetic import synthetic
 from fedmime.data.tff import from_tff_hdf5, from_tff_sqlite
 from fedmime.data.writer import SCHEMA
 from fedmime.errors import DataError
+from fedmime.files import require, sha256_of
 
 EMBEDDED = {
     "handwriting": "generated handwriting by writer, 62 classes: 3,400 clients",

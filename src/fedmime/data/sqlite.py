@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from fedmime.data.files import sha256_of
 from fedmime.data.limits import DEFAULT, Limits
 from fedmime.errors import DataError
+from fedmime.files import sha256_of
 
 MAGIC = b"SQLite format 3\0"
 

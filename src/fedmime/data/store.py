@@ -15,11 +15,11 @@ from typing import Any, overload
 
 import numpy as np
 
-from fedmime.data.files import whole_directory
 from fedmime.data.integrity import check, read_schema, remember
 from fedmime.data.population import TEXT, Columns, Field, Population, describe
 from fedmime.data.writer import INDEX, SCHEMA, StoreWriter, field_files, starts_of
 from fedmime.errors import DataError
+from fedmime.files import whole_directory
 
 TEST, TEST_CLIENTS = "test", "test_clients"
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from fedmime.data.files import whole_file
 from fedmime.data.limits import DEFAULT, Limits
 from fedmime.errors import DataError
+from fedmime.files import whole_file
 
 _BLOCK = 1 << 20
 Progress = Callable[[int, int | None], None]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmime.data.files import pinned, sha256_of
 from fedmime.data.population import Columns, Population
 from fedmime.data.sources import Source
 from fedmime.data.sqlite import MAGIC, Database
 from fedmime.errors import DataError
+from fedmime.files import pinned, sha256_of
 
 MOST = 20  # findings kept; the rest is counted
 _LABELS = ("y", "label", "coarse_label")
