@@ -23,3 +23,23 @@ class Diverged(FedmimeError, ArithmeticError):
     """The server model or its statistics stopped being finite."""
 
     exit_code = 4
+
+
+class CheckpointError(FedmimeError):
+    """A saved run that cannot be gone on with: damaged, or of another configuration."""
+
+    exit_code = 5
+
+
+class LockError(FedmimeError):
+    """A run directory that another process is writing to."""
+
+    exit_code = 6
+
+
+class Stopped(FedmimeError):
+    """A run that a signal ended, after its state was saved."""
+
+    def __init__(self, message: str, signal: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal

@@ -93,7 +93,8 @@ def at_least(v: Vector, floor: Scalar) -> Vector:
 
 def dot(a: Vector, b: Vector) -> jax.Array:
     """The inner product, over all leaves."""
-    return jnp.sum(jnp.stack(jax.tree.leaves(a.map(lambda p, q: jnp.sum(p * q), b))))
+    products = jax.tree.leaves(a.map(lambda p, q: jnp.sum(p * q), b))
+    return jnp.sum(jnp.stack(products)) if products else jnp.zeros(())
 
 
 def norm(v: Vector) -> jax.Array:

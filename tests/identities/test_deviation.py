@@ -87,7 +87,9 @@ def _quadratic_round(algorithm, s, scale: np.ndarray, quadratics, x: np.ndarray)
     end, info = fm.run_round(algorithm, quadratics.problem(), start, cohort, drift=True)
     c = quadratics.hessian @ x - quadratics.linear.mean(axis=0)
     step = (x - np.asarray(fm.params(end)["x"])) / (STEPS * algorithm.eta)
-    return Round(c, step / scale - c, info.drift)
+    e = step / scale - c
+    np.testing.assert_allclose(info.deviation, np.linalg.norm(e), rtol=1e-9, atol=1e-12)
+    return Round(c, e, info.drift)
 
 
 def _random_quadratics(rng: Random):

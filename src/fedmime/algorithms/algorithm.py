@@ -64,6 +64,7 @@ class Replies(NamedTuple):
     total: Any  # of Reply.add
     population: jax.Array  # N
     steps: jax.Array  # local steps of the whole cohort
+    mean_steps: jax.Array  # K: local steps of a client, its weight counted
     coin: jax.Array  # the round's uniform random number, for the server's own choices
 
 
@@ -139,3 +140,7 @@ class Algorithm(abc.ABC):
     @abc.abstractmethod
     def server(self, server: Server, h: tuple[Vector, ...], replies: Replies) -> Server:
         """The server's state after the round."""
+
+    def deviation(self, server: Server, h: tuple[Vector, ...], replies: Replies) -> Vector | None:
+        """e of x^t = x^{t-1} - Kη U(c + e, s): how far local steps led from the central one; None where undefined."""
+        return None

@@ -10,7 +10,7 @@ from fedmime.algorithms.algorithm import Algorithm, Client, Replies, Reply
 from fedmime.numbers import POSITIVE, Number, Value, checked, choice, count, flag, number, recipe, static
 from fedmime.optimizers import BaseOptimizer, Statistics
 from fedmime.optimizers.base import application, base_optimizer
-from fedmime.vector import Vector
+from fedmime.vector import Vector, full, zeros
 
 
 class MimeState(NamedTuple):
@@ -89,6 +89,14 @@ class Mime(Tracking):
 
     def server(self, server: MimeState, h: tuple[Vector, ...], replies: Replies) -> MimeState:
         return MimeState(server.x + self.eta_server * replies.mean, self.track(server, h))
+
+    def deviation(self, server: MimeState, h: tuple[Vector, ...], replies: Replies) -> Vector | None:
+        """From the mean direction of the local steps, which is U(c + e, s), where U is linear and s fixed."""
+        if not h or self.apply != "frozen" or self.state == "local" or not self.base.entrywise:
+            return None
+        c, s, U = h[0], server.s, self.base.update
+        mean = replies.mean / (-self.eta * replies.mean_steps)
+        return (mean - U(c, s)) / (U(full(c, 1.0), s) - U(zeros(c), s))
 
 
 def mime(

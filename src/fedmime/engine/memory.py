@@ -65,23 +65,33 @@ class RamMemory:
 class DiskMemory:
     """Kept values in a memory-mapped table of equal slots, one for each client seen.
 
-    A slot that was committed is not written again before the next `commit`: the new value goes to a free slot.
+    What was committed is not written over before it is released: a new value goes to a free slot instead.
     """
 
-    def __init__(self, blank: Any, path: str | os.PathLike[str], index: Mapping[int, int] | None = None) -> None:
-        """Open or make the file at `path`; `index` is what `commit` returned, to go on from that moment."""
+    def __init__(
+        self,
+        blank: Any,
+        path: str | os.PathLike[str],
+        index: Mapping[int, int] | None = None,
+        held: Mapping[int, Mapping[int, int]] | None = None,
+    ) -> None:
+        """Open or make the file at `path`; `index` is what `commit` returned, to go on from that moment.
+
+        `held` are the indexes of other commits that must stay readable, by name.
+        """
         leaves, self._tree = jax.tree.flatten(blank)
         self._blank = [np.asarray(leaf) for leaf in leaves]
         self._unseen = self._pack(blank)
         self._path = Path(path)
         self._slots = dict(index or {})
-        self._committed = set(self._slots.values())
-        self._used = max(self._committed, default=-1) + 1
-        self._free = [slot for slot in range(self._used) if slot not in self._committed]
-        held = self._path.stat().st_size // self._unseen.size if self._path.exists() else 0
-        if held < self._used:
-            raise DataError(f"client memory {self._path.name}: holds {held} clients, its index names {self._used}")
-        self._table = self._open(max(held, _FIRST_SLOTS))
+        held = {0: self._slots} if held is None else held
+        self._held = {name: frozenset(slots.values()) for name, slots in held.items()}
+        self._used = max((slot for slots in self._held.values() for slot in slots), default=-1) + 1
+        self._find_free()
+        holds = self._path.stat().st_size // self._unseen.size if self._path.exists() else 0
+        if holds < self._used:
+            raise DataError(f"client memory {self._path.name}: holds {holds} clients, its index names {self._used}")
+        self._table = self._open(max(holds, _FIRST_SLOTS))
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -94,18 +104,27 @@ class DiskMemory:
         """See `ClientMemory`."""
         for client, value in zip(clients, values, strict=True):
             slot = self._slots.get(client)
-            if slot is None or slot in self._committed:
+            if slot is None or slot in self._locked:
                 slot = self._slots[client] = self._free.pop() if self._free else self._next()
             self._table[slot] = self._pack(value)
         return self
 
-    def commit(self) -> dict[int, int]:
-        """Flush the file and return the index that finds everything again."""
+    def commit(self, name: int = 0) -> dict[int, int]:
+        """Flush the file and return the index that finds everything again; it replaces a commit of the same name."""
         self._table.flush()
-        now = set(self._slots.values())
-        self._free.extend(sorted(self._committed - now, reverse=True))
-        self._committed = now
+        self._held[name] = frozenset(self._slots.values())
+        self._find_free()
         return dict(self._slots)
+
+    def release(self, name: int) -> None:
+        """Let the slots of a commit be written again."""
+        self._held.pop(name, None)
+        self._find_free()
+
+    def _find_free(self) -> None:
+        self._locked = frozenset().union(*self._held.values())
+        used = self._locked.union(self._slots.values())
+        self._free = [slot for slot in reversed(range(self._used)) if slot not in used]
 
     def _next(self) -> int:
         if self._used == len(self._table):

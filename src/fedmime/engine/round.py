@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -23,6 +24,7 @@ from fedmime.errors import ConfigError, DataError
 from fedmime.numbers import at_round, flag, made, offers, random_key, started
 from fedmime.vector import nbytes
 
+LARGEST = 1e3  # how many times 1 + ‖x‖ an update may be long before it counts as exploded
 _CACHE_BYTES = 4 << 30  # what the cached gradients of a round may take
 
 
@@ -46,14 +48,15 @@ class Info(NamedTuple):
 
     round: int
     primed: bool  # a gradient-only round
-    abandoned: bool  # the result was not finite: the state is the old one
+    abandoned: bool  # the result was not finite or exploded: the state is the old one
     clients: int  # that trained or were asked for a gradient
-    refused: tuple[int, ...]  # clients whose reply was not finite, left out of the mean
+    refused: tuple[int, ...]  # clients whose reply was not finite or exploded, left out of the mean
     steps: int
     examples: int
     loss: float  # mean over local steps, before each
-    drift: float  # mean of ‖y - x‖² over local steps, where asked for
-    gradient_norm: float  # of the cohort's mean full gradient at x, where the algorithm asks for it
+    drift: float  # mean of ‖y - x‖² over local steps; NaN where it was not asked for
+    gradient_norm: float  # of the cohort's mean full gradient c at x; NaN where the algorithm asks for none
+    deviation: float  # ‖e‖ of x^t = x^{t-1} - Kη U(c + e, s); NaN where there is no such e
     update_norm: float
 
 
@@ -138,6 +141,7 @@ def assemble(
     drift: bool,
     layout: Layout,
     intake: Intake,
+    largest: float = LARGEST,
 ) -> Ready:
     """Check a cohort and lay it out on the devices. Needs no state, so it can go on while another round computes."""
     if cohort.members:  # a round to which nobody came is abandoned, not wrong
@@ -153,7 +157,7 @@ def assemble(
         plan = make_plan(cohort, members, layout, split=algorithm.split, by_client=by_client, pick=pick)
         plans.append(plan)
         tables.append(jax.device_put(plan.tables, spread(on)))
-    common = local.Common(float(cohort.population), round_number, random.random(), key)
+    common = local.Common(float(cohort.population), round_number, random.random(), key, largest)
     control = _control(problem, nbytes(model), cohort, plans)
     prime = round_number < algorithm.gradient_rounds
     masked = max((plan.longest for plan in plans), default=1) if layout.masked else None
@@ -193,7 +197,7 @@ def run_ready(ready: Ready, state: State, memory: ClientMemory | None = None) ->
 def _info(ready: Ready, report: local.Report | None, refused: tuple[int, ...]) -> Info:
     """The report of a round; without one the round was abandoned before it began."""
     trained = report is not None and ready.algorithm.local_steps and not ready.options.prime
-    figures = ("loss", "drift", "gradient_norm", "update_norm")
+    figures = ("loss", "gradient_norm", "deviation")
     return Info(
         round=ready.round,
         primed=ready.options.prime,
@@ -202,7 +206,9 @@ def _info(ready: Ready, report: local.Report | None, refused: tuple[int, ...]) -
         refused=refused,
         steps=sum(m.steps for m in ready.cohort.training) if trained else 0,
         examples=sum(m.size for m in ready.cohort.members),
-        **{name: 0.0 if report is None else float(getattr(report, name)) for name in figures},
+        drift=float(report.drift) if report is not None and ready.options.drift else math.nan,
+        update_norm=0.0 if report is None else float(report.update_norm),
+        **{name: math.nan if report is None else float(getattr(report, name)) for name in figures},
     )
 
 

@@ -24,6 +24,8 @@ class BaseOptimizer(abc.ABC):
 
     linear: ClassVar[bool] = True
     """Whether `update` is linear in g for fixed statistics (up to the constant momentum part)."""
+    entrywise: ClassVar[bool] = True
+    """Whether every entry of `update` depends on the same entry of g alone."""
     adaptive: ClassVar[bool] = False
     """Whether `update` divides by its statistics, so that they must have seen a gradient first."""
 
@@ -139,6 +141,8 @@ class Averaging(Adaptive):
 @recipe
 class Custom(BaseOptimizer):
     """A base optimizer of the user's own functions."""
+
+    entrywise: ClassVar[bool] = False
 
     init_function: Callable[[Vector], Statistics] = static()
     update_function: Callable[[Vector, Statistics], Vector] = static()

@@ -44,6 +44,7 @@ class Common(NamedTuple):
     round: Any
     coin: Any
     key: jax.Array  # of the run; the round's own is folded in
+    largest: Any  # how many times 1 + ‖x‖ a reply or an update may be long
 
 
 class Wave(NamedTuple):
@@ -74,15 +75,17 @@ class Totals(NamedTuple):
     weight: jax.Array
     watch: Watch
     steps: jax.Array
+    weighted_steps: jax.Array
 
 
 class Report(NamedTuple):
     """What a compiled round tells beside the server's state."""
 
-    accepted: jax.Array  # whether the result was finite; if not, the state is the old one
+    accepted: jax.Array  # whether the result was finite and not too far; if not, the state is the old one
     loss: jax.Array
     drift: jax.Array
     gradient_norm: jax.Array
+    deviation: jax.Array
     update_norm: jax.Array
 
 
@@ -165,7 +168,7 @@ def _whole_round(
         h, source = _full_gradients(algorithm, problem, server, wave.tables, key, options)
         totals, kept, refused = None, wave.kept, jnp.zeros(wave.tables.clients.steps.shape, bool)
         if not options.prime and algorithm.local_steps:
-            totals, kept, refused = _train(algorithm, source, server, h, wave, key, options)
+            totals, kept, refused = _train(algorithm, source, server, h, wave, key, common.largest, options)
         server, report = _conclude(algorithm, server, h, totals, common, options)
         return server, report, where(report.accepted, kept, wave.kept), refused
 
@@ -198,7 +201,7 @@ def _training_wave(
         algorithm, server, h, common = replicated
         key = jax.random.fold_in(common.key, common.round)
         anchor = algorithm.anchor(algorithm.broadcast(server, h))
-        return _train(algorithm, Twice(problem, anchor), server, h, wave, key, options)
+        return _train(algorithm, Twice(problem, anchor), server, h, wave, key, common.largest, options)
 
     return _on_devices(options, inside, (algorithm, server, h, common), wave, (EVERYWHERE, SPREAD, SPREAD))
 
@@ -235,12 +238,20 @@ def _full_gradients(
 
 
 def _train(
-    algorithm: Algorithm, source: Source, server: Server, h: Gradients, wave: Wave, key: jax.Array, options: Options
+    algorithm: Algorithm,
+    source: Source,
+    server: Server,
+    h: Gradients,
+    wave: Wave,
+    key: jax.Array,
+    largest: Any,
+    options: Options,
 ) -> tuple[Totals, Any, jax.Array]:
     """Local steps of the device's clients, one client after another, then the sums over all devices."""
     tables = wave.tables
     message = algorithm.broadcast(server, h)
     dtype = jax.tree.leaves(server.x)[0].dtype
+    bound = _bound(server, largest)
 
     def local(i: jax.Array) -> tuple[Reply, Watch]:
         own = jax.random.fold_in(key, tables.clients.index[i])
@@ -254,7 +265,7 @@ def _train(
     def fold(i: jax.Array, carry: tuple[Totals, Any, jax.Array]) -> tuple[Totals, Any, jax.Array]:
         totals, kept, refused = carry
         reply, watch = local(i)
-        good = finite(reply)  # a reply that is not finite counts for nothing
+        good = finite(reply) & (norm(Vector(reply.send)) <= bound)  # else it counts for nothing
         reply, watch = where(good, (reply, watch), jax.tree.map(jnp.zeros_like, (reply, watch)))
         w = jnp.where(good, tables.clients.weight[i].astype(dtype), 0)
         totals = Totals(
@@ -263,6 +274,7 @@ def _train(
             weight=totals.weight + w,
             watch=jax.tree.map(jnp.add, totals.watch, watch),
             steps=totals.steps + jnp.where(good, tables.clients.steps[i], 0),
+            weighted_steps=totals.weighted_steps + w * tables.clients.steps[i],
         )
         kept = jax.tree.map(lambda all_, leaf: all_.at[i].set(jnp.where(good, leaf, all_[i])), kept, reply.keep)
         return totals, kept, refused.at[i].set(~good)
@@ -270,7 +282,7 @@ def _train(
     shapes = jax.eval_shape(local, jnp.zeros((), jnp.int32))[0]
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     zero = jnp.zeros((), dtype)
-    totals = Totals(blank.send, blank.add, zero, Watch.zero(dtype), jnp.zeros((), jnp.int32))
+    totals = Totals(blank.send, blank.add, zero, Watch.zero(dtype), jnp.zeros((), jnp.int32), zero)
     refused = jnp.zeros(tables.clients.steps.shape, bool)
     limit = options.masked and tables.clients.steps.shape[0]
     totals, kept, refused = loop(tables.client_count, limit, fold, (totals, wave.kept, refused))
@@ -280,19 +292,30 @@ def _train(
 def _conclude(
     algorithm: Algorithm, server: Server, h: Gradients, totals: Totals | None, common: Common, options: Options
 ) -> tuple[Server, Report]:
-    """The server's part. A result that is not finite leaves the state as it was."""
+    """The server's part. A result that is not finite, or leads too far, leaves the state as it was."""
     zero = jnp.zeros((), jax.tree.leaves(server.x)[0].dtype)
-    replies, loss, drift, accepted = Replies((), (), common.population, zero, common.coin), zero, zero, True
+    replies, loss, drift, accepted = Replies((), (), common.population, zero, zero, common.coin), zero, zero, True
+    deviation = None
     if totals is not None:
         steps = totals.steps.astype(zero.dtype)
         mean = jax.tree.map(lambda leaf: leaf / totals.weight, totals.send)
-        replies = Replies(mean, totals.add, common.population, steps, common.coin)
+        replies = Replies(
+            mean, totals.add, common.population, steps, totals.weighted_steps / totals.weight, common.coin
+        )
+        deviation = algorithm.deviation(server, h, replies)
         loss, drift = totals.watch.loss / steps, totals.watch.drift / steps
         accepted = totals.steps > 0
     new = algorithm.prime(server, h, common.round) if options.prime else algorithm.server(server, h, replies)
-    accepted = finite(new) & accepted
+    accepted = finite(new) & (norm(new.x - server.x) <= _bound(server, common.largest)) & accepted
     new = where(accepted, new, server)
-    return new, Report(accepted, loss, drift, norm(h[0]) if h else zero, norm(new.x - server.x))
+    none = jnp.full_like(zero, jnp.nan)
+    lengths = (norm(h[0]) if h else none, none if deviation is None else norm(deviation), norm(new.x - server.x))
+    return new, Report(accepted, loss, drift, *lengths)
+
+
+def _bound(server: Server, largest: Any) -> jax.Array:
+    """How long an update may be: what is more has exploded."""
+    return jnp.asarray(largest, jax.tree.leaves(server.x)[0].dtype) * (1 + norm(server.x))
 
 
 _traces: dict[str, int] = {}

@@ -1,0 +1,1 @@
+"""Tasks, settings and the paper's experiments: where data, models and engine meet."""
