@@ -29,7 +29,7 @@ for name, algorithm in methods.items():
 
         def show(info: fm.Info, measured, name: str = name) -> None:
             if measured:
-                status.update(f"{name}: round {info.round + 1}, test accuracy {measured['accuracy']:.3f}")
+                status.update(f"{name}: round {info.round + 1}, test accuracy {measured['test_accuracy']:.3f}")
 
         run = fm.simulate(
             algorithm, problem, population, ROUNDS, COHORT, epochs=5, seed=0, evaluate_every=1, on_round=show

@@ -10,32 +10,67 @@ if TYPE_CHECKING:
     from fedmime import algorithms, data, models, optimizers, theory
     from fedmime.aggregation import communication
     from fedmime.algorithms import State, params
-    from fedmime.engine import Cohort, DiskMemory, Info, Participation, RamMemory, Run, run_round, simulate
-    from fedmime.errors import ConfigError, DataError, Diverged, FedmimeError
+    from fedmime.engine import (
+        Cohort,
+        DiskMemory,
+        Gate,
+        Info,
+        Participation,
+        RamMemory,
+        Run,
+        Saving,
+        run_round,
+        simulate,
+    )
+    from fedmime.errors import CheckpointError, ConfigError, DataError, Diverged, FedmimeError, LockError, Stopped
     from fedmime.vector import Vector
 
 _HOMES = {
     "fedmime": ("algorithms", "data", "models", "optimizers", "theory"),
     "fedmime.aggregation": ("communication",),
     "fedmime.algorithms": ("State", "params"),
-    "fedmime.engine": ("Cohort", "DiskMemory", "Info", "Participation", "RamMemory", "Run", "run_round", "simulate"),
-    "fedmime.errors": ("ConfigError", "DataError", "Diverged", "FedmimeError"),
+    "fedmime.engine": (
+        "Cohort",
+        "DiskMemory",
+        "Gate",
+        "Info",
+        "Participation",
+        "RamMemory",
+        "Run",
+        "Saving",
+        "run_round",
+        "simulate",
+    ),
+    "fedmime.errors": (
+        "CheckpointError",
+        "ConfigError",
+        "DataError",
+        "Diverged",
+        "FedmimeError",
+        "LockError",
+        "Stopped",
+    ),
     "fedmime.vector": ("Vector",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "CheckpointError",
     "Cohort",
     "ConfigError",
     "DataError",
     "DiskMemory",
     "Diverged",
     "FedmimeError",
+    "Gate",
     "Info",
+    "LockError",
     "Participation",
     "RamMemory",
     "Run",
+    "Saving",
     "State",
+    "Stopped",
     "Vector",
     "algorithms",
     "communication",

@@ -159,7 +159,8 @@ def test_metrics_are_written_line_by_line(tmp_path: Path) -> None:
     assert [line["loss"] for line in lines] == run.history["loss"].tolist()
     assert ["test_loss" in line for line in lines] == [False, True, True]
     assert [info.round for info, _ in told] == [0, 1, 2]
-    assert [sorted(measured) for _, measured in told] == [[], ["accuracy", "loss"], ["accuracy", "loss"]]
+    both = ["test_accuracy", "test_loss"]
+    assert [sorted(measured) for _, measured in told] == [[], both, both]
 
 
 def test_starts_from_the_given_model_or_from_the_problem() -> None:

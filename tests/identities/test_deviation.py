@@ -88,7 +88,9 @@ def _quadratic_round(algorithm, s, scale: np.ndarray, quadratics, x: np.ndarray)
     c = quadratics.hessian @ x - quadratics.linear.mean(axis=0)
     step = (x - np.asarray(fm.params(end)["x"])) / (STEPS * algorithm.eta)
     e = step / scale - c
-    np.testing.assert_allclose(info.deviation, np.linalg.norm(e), rtol=1e-9, atol=1e-12)
+    if np.isfinite(info.deviation):  # MimeLite with SGD never learns c
+        np.testing.assert_allclose(info.deviation, np.linalg.norm(e), rtol=1e-9, atol=1e-12)
+    assert np.isfinite(info.deviation) == algorithm.waits
     return Round(c, e, info.drift)
 
 

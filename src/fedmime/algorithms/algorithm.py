@@ -142,5 +142,5 @@ class Algorithm(abc.ABC):
         """The server's state after the round."""
 
     def deviation(self, server: Server, h: tuple[Vector, ...], replies: Replies) -> Vector | None:
-        """e of x^t = x^{t-1} - Kη U(c + e, s): how far local steps led from the central one; None where undefined."""
+        """How far local steps led from the central one: e of x^t = x^{t-1} - Kη U(c + e, s); None if there is none."""
         return None

@@ -2,11 +2,24 @@
 
 from fedmime.engine.cohort import Cohort
 from fedmime.engine.devices import use_all_cores
+from fedmime.engine.log import Gate
 from fedmime.engine.memory import DiskMemory, RamMemory
 from fedmime.engine.participation import Participation
 from fedmime.engine.round import Info, run_round
-from fedmime.engine.simulate import Run, simulate
+from fedmime.engine.run import Run
+from fedmime.engine.simulate import Saving, simulate
 
 use_all_cores()  # one host device per core, unless JAX has started or the user chose otherwise
 
-__all__ = ["Cohort", "DiskMemory", "Info", "Participation", "RamMemory", "Run", "run_round", "simulate"]
+__all__ = [
+    "Cohort",
+    "DiskMemory",
+    "Gate",
+    "Info",
+    "Participation",
+    "RamMemory",
+    "Run",
+    "Saving",
+    "run_round",
+    "simulate",
+]

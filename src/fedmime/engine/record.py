@@ -18,8 +18,12 @@ METRICS = "metrics.jsonl"
 
 def line(row: Mapping[str, Any]) -> str:
     """A row as strict JSON: what is not finite becomes null."""
-    clean = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in row.items()}
-    return json.dumps(clean, allow_nan=False) + "\n"
+    return json.dumps({name: clean(value) for name, value in row.items()}, allow_nan=False) + "\n"
+
+
+def clean(value: Any) -> Any:
+    """None for a number that is not finite."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

@@ -1,11 +1,11 @@
-"""The loop: sample a cohort, run a round, look at the model, remember what happened."""
+"""The loop: sample a cohort, run a round, look at the model, write down what happened, save."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,18 +13,21 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from fedmime.algorithms.algorithm import Algorithm, State, params
-from fedmime.engine.evaluate import evaluate
+from fedmime.aggregation import communication
+from fedmime.algorithms.algorithm import Algorithm, params
+from fedmime.engine import identity, record
+from fedmime.engine.directory import RunDirectory
 from fedmime.engine.intake import Intake
-from fedmime.engine.memory import DiskMemory
+from fedmime.engine.log import Gate, Log
+from fedmime.engine.measure import Watch
 from fedmime.engine.participation import Participation
 from fedmime.engine.round import Info, Problem, Ready, assemble, default_layout, run_ready
+from fedmime.engine.run import Run
 from fedmime.engine.schedule import Clients, Schedule
-from fedmime.errors import ConfigError, DataError, Diverged
+from fedmime.errors import ConfigError, DataError, Stopped
 from fedmime.numbers import choice, count, flag, floating, function, made, offers, started
 
 _LAST_SEED = 2**63 - 1  # what JAX makes a key of
-_PATIENCE = 3  # abandoned rounds in a row before a run gives up
 
 
 class TrainableProblem(Problem, Protocol):
@@ -37,17 +40,23 @@ class TrainableProblem(Problem, Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """A finished run."""
+class Saving:
+    """How a run with a directory is saved.
 
-    state: State
-    history: dict[str, np.ndarray]
-    """One entry per round for every figure; NaN in rounds that did not measure it."""
+    Args:
+        every: rounds between checkpoints; the last round is always saved.
+        keep: how many of the last checkpoints stay, beside the best one.
+        fresh: remove an earlier run in the directory instead of going on with it.
+    """
 
-    @property
-    def params(self) -> Any:
-        """The final server model, a plain pytree."""
-        return params(self.state)
+    every: int = 50
+    keep: int = 3
+    fresh: bool = False
+
+    def __post_init__(self) -> None:
+        count("saving", "every", self.every, least=1)
+        count("saving", "keep", self.keep, least=1)
+        flag("saving", "fresh", self.fresh)
 
 
 def simulate(
@@ -64,13 +73,21 @@ def simulate(
     weights: str = "examples",
     participation: Participation | None = None,
     evaluate_every: int = 10,
+    clients_every: int | None = None,
     initial: Any = None,
     run_dir: str | Path | None = None,
+    saving: Saving | None = None,
+    gate: Gate | None = None,
+    config: Mapping[str, Any] | None = None,
     on_round: Callable[[Info, Mapping[str, float]], None] | None = None,
+    stop: Callable[[], int | None] | None = None,
     drift: bool = False,
     devices: int | None = None,
 ) -> Run:
     """Train for a number of rounds and return the final state with the history of every figure.
+
+    With a `run_dir` everything is also written there, and the same call goes on where an earlier one was broken off:
+    the numbers are those of an unbroken run, to the last bit.
 
     Args:
         epochs: local passes over a client's data, each in a new order (default 1); or
@@ -79,14 +96,77 @@ def simulate(
         weights: average clients by `"examples"` (n_i) or `"uniform"`.
         participation: how cohorts are drawn, who drops out, how many more are asked; uniform and reliable by default.
         evaluate_every: rounds between evaluations on `population.test`; the last round is always evaluated.
+        clients_every: rounds between evaluations of clients one by one on `population.test_clients` (at most 500 of
+            them), the last round included; None never does.
         initial: the model to start from, instead of `problem.init`.
-        run_dir: where `metrics.jsonl` goes, and what clients of SCAFFOLD and FedDyn keep, instead of memory.
+        run_dir: where the run is written, and what clients of SCAFFOLD and FedDyn keep, instead of memory.
+        saving: how often, and how many checkpoints stay.
+        gate: what counts as exploded, and when to give up.
+        config: what to write as the run's configuration, instead of the arguments.
         on_round: called after every round with what happened and the metrics measured, if any.
+        stop: called after every round; the number of a signal ends the run, saved.
         drift: also measure the clients' mean squared distance from the server model.
     """
     schedule = _schedule(
         population, rounds, cohort_size, batch_size, epochs, steps, seed, weights, algorithm, evaluate_every
     )
+    _check(problem, initial, run_dir, on_round, participation, drift)
+    if participation is not None:
+        schedule = dataclasses.replace(schedule, participation=participation)
+    watch, gate, saving = Watch(evaluate_every, clients_every), gate or Gate(), saving or Saving()
+    key = jax.random.key(seed)
+    state = algorithm.init(problem.init(jax.random.fold_in(key, 0)) if initial is None else initial)
+    blank = jax.tree.map(np.asarray, algorithm.remember(state.server.x))
+    if jax.tree.leaves(blank) and schedule.participation.sampler == "with_replacement":
+        raise ConfigError("simulate: sampler='with_replacement' may draw a client twice, which cannot keep two values")
+    layout, model = default_layout(problem, devices), state.server.x
+    intake = Intake(problem.check, once=not algorithm.pooled)
+
+    def lay_out(t: int) -> Ready:
+        cohort = schedule.cohort(algorithm, population, t)
+        options = {"devices": devices, "drift": drift, "layout": layout, "intake": intake, "largest": gate.largest}
+        return assemble(algorithm, problem, model, t, cohort, key, **options)
+
+    with contextlib.ExitStack() as stack:
+        directory = None
+        if run_dir is not None:
+            directory = stack.enter_context(RunDirectory(Path(run_dir), saving.keep))
+            facts = identity.facts(algorithm, problem, population, schedule, state, initial)
+            facts |= {"watch": identity.describe(watch), "gate": identity.describe(gate), "drift": drift}
+            directory.claim(facts, facts if config is None else config, identity.data(population), saving.fresh)
+            state = directory.resume(state, blank)
+        log = stack.enter_context(Log(rounds, gate, communication.cost(algorithm, params(state)), directory))
+        for ready in _ahead(lay_out, state.round, rounds):
+            state, info = run_ready(ready, state)
+            last = state.round == rounds
+            measured = watch.measure(problem, population, params(state), state.round, last, log.clients)
+            log.write(ready, info, measured)
+            signal = None if stop is None else stop()
+            if state.round % saving.every == 0 or last or signal:
+                log.save(state, measured.get("test_accuracy"))
+            if on_round is not None:
+                on_round(info, measured)
+            if signal:
+                raise Stopped(f"stopped by signal {signal} after round {state.round}; resume goes on", signal)
+        log.finish(state)
+    return Run(record.columns(log.rows), state)
+
+
+def _ahead(make: Callable[[int], Ready], start: int, rounds: int) -> Iterator[Ready]:
+    """Each round's layout in turn, the next one made in the background while this one is used."""
+    if start >= rounds:
+        return
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="fedmime-cohort") as background:
+        coming = background.submit(make, start)
+        for t in range(start, rounds):
+            ready = coming.result()
+            if t + 1 < rounds:
+                coming = background.submit(make, t + 1)
+            yield ready
+
+
+def _check(problem: Any, initial: Any, run_dir: Any, on_round: Any, participation: Any, drift: Any) -> None:
+    """Check arguments that only simulate looks at."""
     offers("simulate", "problem", problem, ("loss", "check", "init", "metrics"), "come from fm.models")
     if initial is not None:
         started("simulate", "initial", floating("simulate", "initial", initial), problem.init)
@@ -96,74 +176,7 @@ def simulate(
         function("simulate", "on_round", on_round)
     if participation is not None:
         made("simulate", "participation", participation, Participation, "be an fm.Participation")
-        schedule = dataclasses.replace(schedule, participation=participation)
     flag("simulate", "drift", drift)
-    layout = default_layout(problem, devices)
-    intake = Intake(problem.check, once=not algorithm.pooled)
-    key = jax.random.key(seed)
-    state = algorithm.init(problem.init(jax.random.fold_in(key, 0)) if initial is None else initial)
-    log = _Log(run_dir)
-    blank = algorithm.remember(state.server.x)
-    if jax.tree.leaves(blank) and schedule.participation.sampler == "with_replacement":
-        raise ConfigError("simulate: sampler='with_replacement' may draw a client twice, which cannot keep two values")
-    if run_dir is not None and jax.tree.leaves(blank):
-        state = state._replace(memory=DiskMemory(jax.tree.map(np.asarray, blank), Path(run_dir) / "clients.memory"))
-    model = state.server.x
-    abandoned = 0
-
-    def lay_out(t: int) -> Ready:
-        cohort = schedule.cohort(algorithm, population, t)
-        return assemble(
-            algorithm, problem, model, t, cohort, key, devices=devices, drift=drift, layout=layout, intake=intake
-        )
-
-    for t, ready in enumerate(_ahead(lay_out, rounds)):
-        state, info = run_ready(ready, state)
-        abandoned = abandoned + 1 if info.abandoned and info.clients else 0  # nobody there is no divergence
-        if abandoned == _PATIENCE:
-            raise Diverged(
-                f"simulate: {_PATIENCE} rounds in a row gave no finite model, the last of them round {t}; lower eta"
-            )
-        due = population.test is not None and ((t + 1) % evaluate_every == 0 or t + 1 == rounds)
-        measured = evaluate(problem, params(state), population.test) if due and population.test is not None else {}
-        log.write(info, measured)
-        if on_round is not None:
-            on_round(info, measured)
-    return Run(state, log.columns())
-
-
-def _ahead(make: Callable[[int], Ready], rounds: int) -> Iterator[Ready]:
-    """Each round's layout in turn, the next one made in the background while this one is used."""
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="fedmime-cohort") as background:
-        coming = background.submit(make, 0)
-        for t in range(rounds):
-            ready = coming.result()
-            if t + 1 < rounds:
-                coming = background.submit(make, t + 1)
-            yield ready
-
-
-class _Log:
-    """The rows of a run's history, also written as JSON lines where there is a run directory."""
-
-    def __init__(self, run_dir: str | Path | None) -> None:
-        self._rows: list[dict[str, float]] = []
-        self._file = None
-        if run_dir is not None:
-            Path(run_dir).mkdir(parents=True, exist_ok=True)
-            self._file = Path(run_dir) / "metrics.jsonl"
-            self._file.write_text("")
-
-    def write(self, info: Info, measured: Mapping[str, float]) -> None:
-        row = {**info._asdict(), "refused": len(info.refused), **{f"test_{name}": v for name, v in measured.items()}}
-        self._rows.append(row)
-        if self._file is not None:
-            with self._file.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-
-    def columns(self) -> dict[str, np.ndarray]:
-        names: Sequence[str] = list(dict.fromkeys(name for row in self._rows for name in row))
-        return {name: np.asarray([row.get(name, np.nan) for row in self._rows]) for name in names}
 
 
 def _schedule(

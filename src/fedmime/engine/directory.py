@@ -1,0 +1,222 @@
+"""The directory of a run: who writes to it, what was asked, what happened, and how to go on exactly."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from fedmime.algorithms.algorithm import State, params
+from fedmime.engine import identity, provenance, record
+from fedmime.engine.checkpoint import Checkpoints, Saved
+from fedmime.engine.memory import DiskMemory
+from fedmime.errors import CheckpointError, LockError
+from fedmime.files import flush, whole_file
+
+_log = logging.getLogger("fedmime")
+
+IDENTITY, CONFIG, STATUS, TIMINGS, CLIENTS = (
+    "identity.json",
+    "config.yaml",
+    "status.json",
+    "timings.jsonl",
+    "clients.json",
+)
+MEMORY, MODEL, BEST = "clients.memory", "model.safetensors", "best.safetensors"
+_OURS = (
+    IDENTITY,
+    CONFIG,
+    STATUS,
+    TIMINGS,
+    CLIENTS,
+    MEMORY,
+    MODEL,
+    BEST,
+    record.METRICS,
+    "checkpoints",
+    "tb",
+    "log.txt",
+)
+
+
+class RunDirectory:
+    """A run's files; a context that one process at a time can be in."""
+
+    def __init__(self, path: Path, keep: int, metric: str = "test_accuracy") -> None:
+        self.path, self._metric = path, metric
+        self.checkpoints = Checkpoints(path / "checkpoints", keep)
+        self.rows: list[dict[str, Any]] = []
+        self._stack = contextlib.ExitStack()
+        self._began, self._before = time.monotonic(), 0.0
+
+    def __enter__(self) -> Self:
+        import filelock
+
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._stack.enter_context(filelock.FileLock(self.path / "run.lock", timeout=0))
+        except filelock.Timeout:
+            raise LockError(f"run directory {str(self.path)!r} is in use by another process") from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def claim(self, facts: Mapping[str, Any], config: Mapping[str, Any], data: Mapping[str, Any], fresh: bool) -> None:
+        """Say what this run is. A directory with another run is refused, unless a fresh start is wanted."""
+        import yaml
+
+        if fresh:
+            self._clear()
+        if (self.path / IDENTITY).is_file():
+            self._compare(facts)
+        for name, text in {
+            CONFIG: yaml.safe_dump(dict(config), sort_keys=False),
+            "command.txt": shlex.join(sys.argv) + "\n",
+            "env.json": json.dumps(provenance.environment(), indent=1),
+            "data.json": json.dumps(dict(data), indent=1),
+            IDENTITY: json.dumps(dict(facts), indent=1),
+        }.items():
+            self._write(name, text)
+        handler = logging.FileHandler(self.path / "log.txt", encoding="utf-8")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        _log.addHandler(handler)
+        self._stack.callback(handler.close)
+        self._stack.callback(_log.removeHandler, handler)
+
+    def resume(self, state: State, blank: Any) -> State:
+        """The state to go on from: the newest sound checkpoint's, else the one given. Later lines are cut off."""
+        saved = self.checkpoints.newest()
+        finished, length = (0, 0) if saved is None else (saved.round, saved.facts["metrics_bytes"])
+        self.checkpoints.drop_after(finished)
+        self._cut(finished, length)
+        if saved is None:
+            (self.path / MEMORY).unlink(missing_ok=True)
+        else:
+            _log.info("going on after round %d", finished)
+            state = State(finished, _rebuilt(state.server, saved, self.path))
+        if jax.tree.leaves(blank):
+            indexes = {n: _index(self.checkpoints.facts(n)) for n in self.checkpoints.rounds()}
+            memory = DiskMemory(blank, self.path / MEMORY, indexes.get(finished), indexes)
+            state = state._replace(memory=memory)
+        self._events(finished)
+        return state
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Write down what a round gave."""
+        self.rows.append(row)
+        seconds = self.seconds()
+        with (self.path / record.METRICS).open("a", encoding="utf-8") as file:
+            file.write(record.line(row))
+        with (self.path / TIMINGS).open("a", encoding="utf-8") as file:
+            file.write(record.line({"round": row["round"], "seconds": round(seconds, 3)}))
+        for name, value in row.items():
+            if isinstance(value, float) and np.isfinite(value):
+                self._tb.add_scalar(name, value, row["round"] + 1)
+
+    def save(self, state: State) -> None:
+        """Write a checkpoint of the state after the last row."""
+        metrics = self.path / record.METRICS
+        flush(metrics)
+        index = state.memory.commit(state.round) if isinstance(state.memory, DiskMemory) else {}
+        facts = {
+            "round": state.round,
+            "metrics_bytes": metrics.stat().st_size,
+            "score": record.clean(self.rows[-1].get(self._metric)) if self.rows else None,
+            "clients": list(index),
+            "slots": list(index.values()),
+        }
+        for gone in self.checkpoints.save(state.round, jax.tree.leaves(jax.device_get(state.server)), facts):
+            if isinstance(state.memory, DiskMemory):
+                state.memory.release(gone)
+
+    def status(self, state: str, done: int, rounds: int, reason: str | None = None) -> None:
+        """Write how the run stands."""
+        facts = {"state": state, "round": done, "rounds": rounds, "reason": reason, "seconds": round(self.seconds(), 3)}
+        self._write(STATUS, json.dumps(facts, indent=1))
+
+    def export(self, state: State, name: str = MODEL) -> None:
+        """Write the server model for others to use."""
+        from safetensors.numpy import save
+
+        places, _ = jax.tree.flatten_with_path(jax.device_get(params(state)))
+        named = {
+            jax.tree_util.keystr(at, simple=True, separator="."): np.ascontiguousarray(leaf) for at, leaf in places
+        }
+        with whole_file(self.path / name) as temporary:
+            temporary.write_bytes(save(named, {"rounds": str(state.round)}))
+
+    def clients(self, facts: Mapping[str, Any]) -> None:
+        """Write the figures of every client."""
+        self._write(CLIENTS, json.dumps(facts))
+
+    def seconds(self) -> float:
+        """How long the run took so far, earlier parts included."""
+        return self._before + time.monotonic() - self._began
+
+    def _compare(self, facts: Mapping[str, Any]) -> None:
+        try:
+            theirs = json.loads((self.path / IDENTITY).read_text(encoding="utf-8"))
+        except ValueError:
+            raise CheckpointError(f"{str(self.path / IDENTITY)!r} cannot be read; start afresh elsewhere") from None
+        if found := identity.differences(json.loads(json.dumps(facts)), theirs):
+            more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+            raise CheckpointError(
+                f"{str(self.path)!r} holds a run of another configuration ({'; '.join(found[:5])}{more}); "
+                "choose another directory or start afresh (--fresh)"
+            )
+
+    def _clear(self) -> None:
+        for name in _OURS:
+            path = self.path / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+    def _cut(self, finished: int, length: int) -> None:
+        """Bring the lines of rounds back to those of the checkpoint."""
+        metrics, timings = self.path / record.METRICS, self.path / TIMINGS
+        for path in (metrics, timings):
+            path.touch()
+        if metrics.stat().st_size < length:
+            raise CheckpointError(f"{str(metrics)!r} is shorter than its checkpoint says; lines are missing")
+        with metrics.open("rb+") as file:
+            file.truncate(length)
+        self.rows = record.read_rows(metrics)
+        kept = timings.read_bytes().split(b"\n")[:finished]
+        timings.write_bytes(b"".join(text + b"\n" for text in kept))
+        with contextlib.suppress(ValueError, KeyError, IndexError):
+            self._before = float(json.loads(kept[-1])["seconds"])
+
+    def _events(self, finished: int) -> None:
+        from tensorboardX import SummaryWriter
+
+        self._tb = SummaryWriter(str(self.path / "tb"), purge_step=finished + 1 if finished else None)
+        self._stack.callback(self._tb.close)
+
+    def _write(self, name: str, text: str) -> None:
+        with whole_file(self.path / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+def _index(facts: Mapping[str, Any]) -> dict[int, int]:
+    return dict(zip(facts["clients"], facts["slots"], strict=True))
+
+
+def _rebuilt(server: Any, saved: Saved, path: Path) -> Any:
+    """A server state with the arrays of a checkpoint."""
+    leaves, structure = jax.tree.flatten(server)
+    found = [(np.shape(a), np.result_type(a)) for a in saved.arrays]
+    wanted = [(np.shape(a), np.result_type(a)) for a in leaves]
+    if [f for f in found if f[0] != (0,)] != [w for w in wanted if np.prod(w[0]) != 0]:
+        raise CheckpointError(f"the checkpoint of round {saved.round} in {str(path)!r} is of another model")
+    arrays = [np.asarray(a, kind).reshape(shape) for a, (shape, kind) in zip(saved.arrays, wanted, strict=True)]
+    return jax.tree.unflatten(structure, [jax.numpy.asarray(a) for a in arrays])

@@ -1,0 +1,60 @@
+"""The metrics that are due after a round: on the server's test set, and client by client."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedmime.engine.evaluate import MetricProblem, evaluate, evaluate_clients
+from fedmime.numbers import count
+
+_MOST_CLIENTS = 500  # of those evaluated one by one
+
+
+@dataclasses.dataclass(frozen=True)
+class Watch:
+    """When to look at the model. The last round is always looked at."""
+
+    evaluate_every: int
+    clients_every: int | None
+
+    def __post_init__(self) -> None:
+        count("simulate", "evaluate_every", self.evaluate_every, least=1)
+        if self.clients_every is not None:
+            count("simulate", "clients_every", self.clients_every, least=1)
+
+    def measure(
+        self,
+        problem: MetricProblem,
+        population: Any,
+        model: Any,
+        done: int,
+        last: bool,
+        each_client: Callable[[int, dict[str, np.ndarray], np.ndarray], None],
+    ) -> dict[str, float]:
+        """What is due after `done` rounds; the figures of single clients go to `each_client`."""
+        found: dict[str, float] = {}
+        if population.test is not None and (done % self.evaluate_every == 0 or last):
+            found |= {f"test_{name}": value for name, value in evaluate(problem, model, population.test).items()}
+        held_out = getattr(population, "test_clients", None)
+        if self.clients_every is not None and held_out is not None and (done % self.clients_every == 0 or last):
+            chosen = np.flatnonzero(held_out.sizes)
+            chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), _MOST_CLIENTS)).astype(int)]
+            each = evaluate_clients(problem, model, [held_out.client_at(int(i)) for i in chosen])
+            each_client(done - 1, each, held_out.sizes[chosen])
+            for name, values in each.items():
+                found |= {
+                    f"client_{name}_mean": float(values.mean()),
+                    f"client_{name}_worst_decile": _worst(name, values),
+                }
+        return found
+
+
+def _worst(name: str, values: np.ndarray) -> float:
+    """The mean over the tenth of clients that fare worst."""
+    ordered = np.sort(values)
+    tenth = max(1, len(ordered) // 10)
+    return float((ordered[:tenth] if name == "accuracy" else ordered[-tenth:]).mean())
