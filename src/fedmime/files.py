@@ -15,6 +15,13 @@ from fedmime.errors import ConfigError, DataError
 SUMS = "SHA256SUMS"  # the usual `sha256sum` list beside data files
 
 
+def user_cache() -> Path:
+    """Where what can be made again is kept: `$FEDMIME_CACHE`, or else the user's cache."""
+    if given := os.environ.get("FEDMIME_CACHE"):
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedmime"
+
+
 def sha256_of(path: Path) -> str:
     """The sha256 of a file's bytes."""
     with path.open("rb") as file:

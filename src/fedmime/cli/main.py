@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import tyro
 
-from fedmime.cli import data
+from fedmime.cli import catalogue, compare, data, doctor, evaluate, report, train
 from fedmime.errors import FedmimeError
 
 USAGE, IO_ERROR, INTERRUPTED = 2, 74, 130
+_NO_ARGUMENTS = ("list", "doctor")
 
 
 class Verb(NamedTuple):
@@ -22,10 +23,18 @@ class Verb(NamedTuple):
     arguments: Any  # a dataclass or a union of dataclasses, one for each action
     run: Callable[[Any], int]
     help: str
+    defaults: Callable[[Sequence[str]], Any] | None = None  # from the words, where a file may hold them
 
 
 VERBS = {
+    "train": Verb(train.Train, train.run, "train one model, saved so that it can always go on", train.defaults),
+    "resume": Verb(train.Resume, train.resume, "go on with a run that was broken off"),
+    "eval": Verb(evaluate.Eval, evaluate.run, "evaluate a run's model, client by client too"),
+    "compare": Verb(compare.Compare, compare.run, "several methods, same seeds, one report", compare.defaults),
+    "report": Verb(report.Report, report.run, "one HTML page of recorded runs"),
     "data": Verb(data.Data, data.run, "list, fetch, verify, convert and look at federated data"),
+    "list": Verb(catalogue.List, catalogue.run, "the names of tasks, algorithms, optimizers, models and data sets"),
+    "doctor": Verb(doctor.Doctor, doctor.run, "is everything here that a run needs?"),
 }
 
 
@@ -44,9 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(VERBS)}"
         sys.stderr.write(f"fedmime: unknown verb {name!r}{hint}\n")
         return USAGE
-    verb = VERBS[name]
-    wanted = tyro.cli(verb.arguments, args=rest or ["--help"], prog=f"fedmime {name}", description=verb.help)
-    return _guarded(verb.run, wanted)
+    return _guarded(VERBS[name], name, rest)
 
 
 def _help() -> str:
@@ -56,9 +63,12 @@ def _help() -> str:
     return f"usage: fedmime VERB [options]\n\n{rows}\n{more}\n"
 
 
-def _guarded(run: Callable[[Any], int], wanted: Any) -> int:
+def _guarded(verb: Verb, name: str, words: list[str]) -> int:
     try:
-        return run(wanted)
+        given = {} if verb.defaults is None else {"default": verb.defaults(words)}
+        words = words or ([] if given or name in _NO_ARGUMENTS else ["--help"])
+        wanted = tyro.cli(verb.arguments, args=words, prog=f"fedmime {name}", description=verb.help, **given)
+        return verb.run(wanted)
     except FedmimeError as error:
         sys.stderr.write(f"fedmime: {error}\n")
         return error.exit_code

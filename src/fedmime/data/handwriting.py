@@ -26,7 +26,7 @@ from fedmime.data.strokes_pen import SIDE
 from fedmime.data.views import mapped
 from fedmime.data.writer import StoreWriter
 from fedmime.errors import ConfigError, DataError
-from fedmime.files import whole_directory
+from fedmime.files import user_cache, whole_directory
 from fedmime.randomness import generator
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def handwriting(clients: int = 3400, seed: int = 0, cache_dir: str | os.PathLike
     """
     _check("clients", clients, 1, MOST_CLIENTS)
     _check("seed", seed, 0, 2**63)
-    folder = Path(cache_dir) if cache_dir is not None else _user_cache()
+    folder = Path(cache_dir) if cache_dir is not None else user_cache()
     try:
         stored = _cached(folder / f"{NAME}-v{VERSION}-{clients}-{seed}", clients, seed)
     except OSError as error:
@@ -177,13 +177,6 @@ def _identity(clients: int, seed: int) -> str:
 
 def _id(index: int) -> str:
     return f"writer_{index:05d}"
-
-
-def _user_cache() -> Path:
-    """Where data that can be made again is kept."""
-    if given := os.environ.get("FEDMIME_CACHE"):
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedmime"
 
 
 def _check(name: str, value: int, least: int, most: int) -> None:

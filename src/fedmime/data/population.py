@@ -105,9 +105,13 @@ class Population:
     def __repr__(self) -> str:
         return f"Population({self.name!r}, clients={len(self)}, examples={int(self.sizes.sum())}, {self._signature()})"
 
-    @cached_property
+    @property
     def test(self) -> Columns | None:
         """The server's pooled test set, or None where nothing is held out."""
+        return self._pooled_test
+
+    @cached_property
+    def _pooled_test(self) -> Columns | None:
         if self._test is None and self.test_clients is not None:
             return self.test_clients.pool()
         return self._test() if callable(self._test) else self._test

@@ -72,15 +72,17 @@ class Log:
         if reason is not None:
             raise Diverged(f"simulate: {reason}; lower eta")
 
-    def save(self, state: State, score: float | None) -> None:
-        """Write a checkpoint, and the model if it is the best so far."""
-        if self._directory is None:
-            return
-        if score is not None and score > self._best:
+    def best(self, state: State, score: float | None) -> None:
+        """Write the model if it is the best so far."""
+        if self._directory is not None and score is not None and score > self._best:
             self._best = score
             self._directory.export(state, BEST)
-        self._directory.save(state)
-        self._directory.status("running", state.round, self._rounds)
+
+    def save(self, state: State) -> None:
+        """Write a checkpoint."""
+        if self._directory is not None:
+            self._directory.save(state)
+            self._directory.status("running", state.round, self._rounds)
 
     def clients(self, t: int, each: Mapping[str, np.ndarray], sizes: np.ndarray) -> None:
         """Write the figures of single clients."""

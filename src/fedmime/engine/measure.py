@@ -24,7 +24,7 @@ class Watch:
     def __post_init__(self) -> None:
         count("simulate", "evaluate_every", self.evaluate_every, least=1)
         if self.clients_every is not None:
-            count("simulate", "clients_every", self.clients_every, least=1)
+            count("simulate", "clients_every", self.clients_every)
 
     def measure(
         self,
@@ -40,7 +40,7 @@ class Watch:
         if population.test is not None and (done % self.evaluate_every == 0 or last):
             found |= {f"test_{name}": value for name, value in evaluate(problem, model, population.test).items()}
         held_out = getattr(population, "test_clients", None)
-        if self.clients_every is not None and held_out is not None and (done % self.clients_every == 0 or last):
+        if self.clients_every is not None and held_out is not None and (last or _due(done, self.clients_every)):
             chosen = np.flatnonzero(held_out.sizes)
             chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), _MOST_CLIENTS)).astype(int)]
             each = evaluate_clients(problem, model, [held_out.client_at(int(i)) for i in chosen])
@@ -51,6 +51,10 @@ class Watch:
                     f"client_{name}_worst_decile": _worst(name, values),
                 }
         return found
+
+
+def _due(done: int, every: int) -> bool:
+    return bool(every) and done % every == 0
 
 
 def _worst(name: str, values: np.ndarray) -> float:

@@ -97,7 +97,7 @@ def simulate(
         participation: how cohorts are drawn, who drops out, how many more are asked; uniform and reliable by default.
         evaluate_every: rounds between evaluations on `population.test`; the last round is always evaluated.
         clients_every: rounds between evaluations of clients one by one on `population.test_clients` (at most 500 of
-            them), the last round included; None never does.
+            them), the last round included; 0 does so after the last round only, None never.
         initial: the model to start from, instead of `problem.init`.
         run_dir: where the run is written, and what clients of SCAFFOLD and FedDyn keep, instead of memory.
         saving: how often, and how many checkpoints stay.
@@ -136,14 +136,15 @@ def simulate(
             directory.claim(facts, facts if config is None else config, identity.data(population), saving.fresh)
             state = directory.resume(state, blank)
         log = stack.enter_context(Log(rounds, gate, communication.cost(algorithm, params(state)), directory))
-        for ready in _ahead(lay_out, state.round, rounds):
+        for ready in ahead(lay_out, state.round, rounds):
             state, info = run_ready(ready, state)
             last = state.round == rounds
             measured = watch.measure(problem, population, params(state), state.round, last, log.clients)
             log.write(ready, info, measured)
+            log.best(state, measured.get("test_accuracy"))
             signal = None if stop is None else stop()
             if state.round % saving.every == 0 or last or signal:
-                log.save(state, measured.get("test_accuracy"))
+                log.save(state)
             if on_round is not None:
                 on_round(info, measured)
             if signal:
@@ -152,7 +153,7 @@ def simulate(
     return Run(record.columns(log.rows), state)
 
 
-def _ahead(make: Callable[[int], Ready], start: int, rounds: int) -> Iterator[Ready]:
+def ahead(make: Callable[[int], Ready], start: int, rounds: int) -> Iterator[Ready]:
     """Each round's layout in turn, the next one made in the background while this one is used."""
     if start >= rounds:
         return

@@ -1,0 +1,113 @@
+"""`fedmime doctor`: look whether everything is here that a run needs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Doctor:
+    """Look at the installation: versions, devices, caches, published data, and a tiny run that is saved and resumed."""
+
+    data_dir: Path | None = None
+    """Where published files are kept; by default $FEDMIME_DATA_DIR or the user's cache."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+
+def run(args: Doctor) -> int:
+    """Look at everything; 0 if all that a run needs is there."""
+    checks: dict[str, Callable[[], str]] = {
+        "versions": _versions,
+        "devices": _devices,
+        "cache": _cache,
+        "extras": _extras,
+        "published data": lambda: _data(args.data_dir),
+        "a run, saved and resumed": _trial,
+    }
+    found: list[dict[str, Any]] = []
+    for name, check in checks.items():
+        try:
+            found.append({"check": name, "ok": True, "found": check()})
+        except Exception as error:  # whatever is wrong is what the doctor is asked for
+            found.append({"check": name, "ok": False, "found": f"{type(error).__name__}: {error}"})
+    if args.json:
+        sys.stdout.write(json.dumps(found, indent=1) + "\n")
+    else:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table("check", "", "found", title="fedmime doctor")
+        for row in found:
+            table.add_row(row["check"], "[green]ok[/]" if row["ok"] else "[red]wrong[/]", row["found"])
+        Console().print(table)
+    return 0 if all(row["ok"] for row in found) else 1
+
+
+def _versions() -> str:
+    from fedmime.engine.provenance import environment
+
+    found = environment()
+    return ", ".join(f"{name} {found[name]}" for name in ("fedmime", "python", "jax", "numpy", "orbax-checkpoint"))
+
+
+def _devices() -> str:
+    import os
+
+    import jax
+
+    import fedmime.engine  # noqa: F401 (it asks JAX for one device a core)
+
+    devices = jax.devices()
+    return f"{len(devices)} x {devices[0].device_kind} on {os.cpu_count()} cores"
+
+
+def _cache() -> str:
+    from fedmime.files import user_cache
+
+    folder = user_cache()
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder):
+        pass
+    held = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return f"{folder} ({held / 1e6:.0f} MB)"
+
+
+def _extras() -> str:
+    from importlib.util import find_spec
+
+    wanted = ("matplotlib", "flax", "equinox", "optuna", "ray", "flwr", "pandas")
+    return ", ".join(f"{name} {'yes' if find_spec(name) else 'no'}" for name in wanted)
+
+
+def _data(data_dir: Path | None) -> str:
+    from fedmime.data import catalog
+
+    folder = catalog.data_directory(data_dir)
+    here = [
+        d.name
+        for d in catalog.DATASETS.values()
+        if any((folder / n).exists() for s in d.splits for n in d.candidates(s))
+    ]
+    return f"{', '.join(here) or 'none'} in {folder} (embedded data needs no files)"
+
+
+def _trial() -> str:
+    import dataclasses
+
+    from fedmime.engine import Saving
+    from fedmime.experiments import train
+    from fedmime.experiments.setting import Setting
+
+    with tempfile.TemporaryDirectory() as folder:
+        short = train.prepare(Setting(task="digits-logistic", rounds=2, cohort=4))
+        train.run(short, folder, saving=Saving(every=1))
+        longer = dataclasses.replace(short, setting=dataclasses.replace(short.setting, rounds=4))
+        result = train.run(longer, folder, saving=Saving(every=1))
+    return f"digits: {len(result.history['round'])} rounds, accuracy {result.history['test_accuracy'][-1]:.1%}"

@@ -1,0 +1,59 @@
+"""Options that several verbs share, and how they are read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from fedmime.errors import ConfigError
+from fedmime.experiments.setting import Setting, read
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked(Setting):
+    """A setting, and what surrounds a run of it."""
+
+    out: Path | None = None
+    """The run's directory; by default runs/TASK/METHOD-seedN."""
+    data_dir: Path | None = None
+    """Where published files are kept; by default $FEDMIME_DATA_DIR or the user's cache."""
+    backend: Literal["local", "ray"] = "local"
+    """Where clients run."""
+    config: Path | None = None
+    """A YAML file with any of these fields; what the command line says counts more."""
+    checkpoint_every: int = 50
+    """Rounds between checkpoints."""
+    keep: int = 3
+    """Checkpoints that stay, beside the best."""
+    fresh: bool = False
+    """Remove an earlier run in the directory instead of going on with it."""
+    dry_run: bool = False
+    """Print the plan and its cost, and stop."""
+    json: bool = False
+    """Print the result as JSON."""
+    quiet: bool = False
+    """No progress."""
+
+
+def from_file(kind: type[Any], words: Sequence[str]) -> Any:
+    """The defaults of a verb: its own, or those of the file that --config names."""
+    for i, word in enumerate(words):
+        name, _, value = word.partition("=")
+        if name == "--config":
+            if not value and i + 1 == len(words):
+                raise ConfigError("config: --config needs the path of a YAML file")
+            return read(Path(value or words[i + 1]), kind())
+    return kind()
+
+
+def setting_of(asked: Setting) -> Setting:
+    """The setting alone, without what surrounds it."""
+    return Setting(**{field.name: getattr(asked, field.name) for field in dataclasses.fields(Setting)})
+
+
+def require_local(backend: str) -> None:
+    """The Ray back end is not built yet: say so before anything starts."""
+    if backend != "local":
+        raise ConfigError(f"backend: {backend!r} is not available in this version; accepted is 'local'")

@@ -1,0 +1,85 @@
+"""Live progress of a run: one line on a terminal, plain lines elsewhere, nothing when quiet."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from fedmime.engine import Info
+
+_EVERY = 5.0  # seconds between plain lines that report no evaluation
+
+
+class Progress:
+    """Shows a run's rounds; a context whose `on_round` goes to the engine."""
+
+    def __init__(self, label: str, rounds: int, bytes_a_round: int, quiet: bool, done: int = 0) -> None:
+        self._label, self._rounds, self._bytes, self._quiet = label, rounds, bytes_a_round, quiet
+        self._live = sys.stderr.isatty() and not quiet
+        self._start, self._told, self._first = time.monotonic(), 0.0, done
+        self._accuracy = self._loss = float("nan")
+        self._bar: Any = None
+
+    def __enter__(self) -> Self:
+        if self._live:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+            from rich.progress import Progress as Bar
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=20),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[told]}"),
+            )
+            self._bar = Bar(*columns, console=Console(stderr=True))
+            self._bar.start()
+            self._task = self._bar.add_task(self._label, total=self._rounds, completed=self._first, told="compiling")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def on_round(self, info: Info, measured: Mapping[str, float]) -> None:
+        """Show a finished round."""
+        self._loss = info.loss
+        self._accuracy = measured.get("test_accuracy", self._accuracy)
+        done = info.round + 1
+        told = self._words(done)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, told=told)
+        elif not self._quiet and ("test_accuracy" in measured or time.monotonic() - self._told > _EVERY):
+            self._told = time.monotonic()
+            sys.stderr.write(f"{self._label}: round {done}/{self._rounds}, {told}\n")
+            sys.stderr.flush()
+
+    def _words(self, done: int) -> str:
+        elapsed = time.monotonic() - self._start
+        speed = (done - self._first) / elapsed if elapsed > 0 else 0.0
+        left = (self._rounds - done) / speed if speed else 0.0
+        accuracy = "" if self._accuracy != self._accuracy else f"accuracy {self._accuracy:.2%}, "
+        return f"{accuracy}loss {self._loss:.3f}, {speed:.2f} rounds/s, {clock(left)} left, {size(done * self._bytes)}"
+
+
+def clock(seconds: float) -> str:
+    """A duration as people say it."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def size(count: float) -> str:
+    """Bytes as people say them."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError

@@ -1,0 +1,169 @@
+"""`fedmime train` and `fedmime resume`: one run, saved so that it can always go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tyro.conf import Positional
+
+from fedmime.cli.options import Asked, from_file, require_local, setting_of
+from fedmime.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from fedmime.engine import Run
+    from fedmime.experiments.train import Prepared
+
+
+@dataclasses.dataclass(frozen=True)
+class Train(Asked):
+    """Train one model. The same command goes on with a run that was broken off."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Resume:
+    """Go on with a run, exactly as if it had never been broken off."""
+
+    run: Positional[Path]
+    """Its directory."""
+    rounds: int | None = None
+    """Go on to this round instead of the one first asked for."""
+    json: bool = False
+    """Print the result as JSON."""
+    quiet: bool = False
+    """No progress."""
+
+
+def defaults(words: Sequence[str]) -> Train:
+    """What `train` does unless told otherwise."""
+    return from_file(Train, words)
+
+
+def run(args: Train) -> int:
+    """Train; gives the exit code."""
+    from fedmime.cli import session
+    from fedmime.experiments import train
+
+    require_local(args.backend)
+    session.start()
+    prepared = train.prepare(setting_of(args), args.data_dir)
+    out = args.out or Path("runs") / args.task / f"{prepared.label.replace(' ', '-')}-seed{args.seed}"
+    if args.dry_run:
+        from fedmime.cli.plan import show
+
+        return show(prepared, out, args.json)
+    result = carry_out(prepared, out, args)
+    return _tell(prepared, result, out, args.json)
+
+
+def resume(args: Resume) -> int:
+    """Go on with a run; gives the exit code."""
+    import yaml
+
+    from fedmime.cli import session
+    from fedmime.experiments import train
+
+    file = args.run / "config.yaml"
+    if not file.is_file():
+        raise CheckpointError(f"{str(args.run)!r} holds no run: there is no config.yaml")
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError:
+        found = None
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{str(file)!r} is damaged: it holds no mapping")
+    setting, beside = train.recorded(found, str(file))
+    if args.rounds is not None:
+        setting = dataclasses.replace(setting, rounds=args.rounds)
+    session.start()
+    prepared = train.prepare(setting, beside.get("data_dir"))
+    asked = Asked(
+        checkpoint_every=beside.get("checkpoint_every", 50),
+        keep=beside.get("keep", 3),
+        data_dir=beside.get("data_dir"),
+        quiet=args.quiet,
+    )
+    result = carry_out(prepared, args.run, asked, name=beside.get("label"))
+    return _tell(prepared, result, args.run, args.json)
+
+
+def carry_out(prepared: Prepared, out: Path, asked: Asked, name: str | None = None) -> Run:
+    """Run what was prepared, with progress, ready for signals."""
+    from fedmime.aggregation import communication
+    from fedmime.cli.progress import Progress
+    from fedmime.cli.signals import Signals
+    from fedmime.engine import Saving
+    from fedmime.experiments import train
+
+    s = prepared.setting
+    assert s.rounds is not None
+    assert s.cohort is not None
+    model = prepared.problem.init(session_key())
+    units = s.cohort // 2 if s.split else s.cohort
+    sent = 0 if prepared.algorithm.pooled else communication.cost(prepared.algorithm, model).bytes * units
+    saving = Saving(asked.checkpoint_every, asked.keep, asked.fresh)
+    with Signals() as signals, Progress(name or prepared.label, s.rounds, sent, asked.quiet) as progress:
+        return train.run(
+            prepared,
+            out,
+            saving=saving,
+            name=name,
+            data_dir=asked.data_dir,
+            on_round=progress.on_round,
+            stop=signals.stop,
+        )
+
+
+def session_key() -> Any:
+    """A random key, for shapes only."""
+    import jax
+
+    return jax.random.key(0)
+
+
+def summary(prepared: Prepared, result: Run, out: Path) -> dict[str, Any]:
+    """What a finished run comes to."""
+    import numpy as np
+
+    from fedmime.engine.record import clean, rounds_to
+
+    history = result.history
+    accuracy = history.get("test_accuracy", np.full(1, np.nan))
+    measured = accuracy[~np.isnan(accuracy)]
+    target = prepared.setting.target
+    return {
+        "method": prepared.label,
+        "rounds": len(history["round"]),
+        "accuracy": clean(float(measured[-1])) if len(measured) else None,
+        "best_accuracy": clean(float(measured.max())) if len(measured) else None,
+        "loss": clean(float(history["test_loss"][-1])) if "test_loss" in history else None,
+        "target": target,
+        "rounds_to_target": None if target is None else rounds_to(history, target),
+        "bytes": int(history["bytes_total"][-1]),
+        "abandoned": int(history["abandoned"].sum()),
+        "out": str(out),
+    }
+
+
+def _tell(prepared: Prepared, result: Run, out: Path, as_json: bool) -> int:
+    from fedmime.cli.progress import size
+
+    found = summary(prepared, result, out)
+    if as_json:
+        sys.stdout.write(json.dumps(found) + "\n")
+        return 0
+    accuracy = "no test set" if found["accuracy"] is None else f"accuracy {found['accuracy']:.2%}"
+    reached = found["rounds_to_target"]
+    target = (
+        ""
+        if found["target"] is None
+        else f", {found['target']:.0%} " + (f"after {reached} rounds" if reached else "not reached")
+    )
+    sys.stdout.write(
+        f"{found['method']}: {found['rounds']} rounds, {accuracy}{target}, {size(found['bytes'])} sent; {out}\n"
+    )
+    return 0

@@ -1,0 +1,177 @@
+"""What a run is asked for: frozen dataclasses that the command line, configuration files and sweeps share.
+
+Nothing here needs JAX, so that the command line can explain itself at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from fedmime.errors import ConfigError
+
+AlgorithmName = Literal[
+    "mime",
+    "mime_lite",
+    "mime_mvr",
+    "mime_lite_mvr",
+    "fedavg",
+    "fedprox",
+    "scaffold",
+    "feddyn",
+    "server_only",
+    "server_only_mvr",
+    "centralized",
+]
+BaseName = Literal["sgd", "momentum", "adagrad", "adam", "rmsprop", "yogi", "sm3", "adafactor"]
+ALGORITHMS: tuple[str, ...] = get_args(AlgorithmName)
+BASES: tuple[str, ...] = get_args(BaseName)
+TRACKING = ("mime", "mime_lite", "server_only", "centralized")  # algorithms with a base optimizer of their own
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """Numbers of the base optimizer; what is not given is its own default."""
+
+    beta: float | None = None
+    """Momentum; also the β = 1 - a of the MVR variants (default 0.9)."""
+    beta1: float | None = None
+    """Adam and Yogi: of the gradient."""
+    beta2: float | None = None
+    """Adam, RMSProp, Yogi: of its square."""
+    eps: float | None = None
+    """Added to the root of the accumulator."""
+    initial: float | None = None
+    """Where the accumulator starts."""
+    floor: float | None = None
+    """The least that is ever divided by."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Server:
+    """The server's step in FedAvg, FedProx, SCAFFOLD and FedDyn."""
+
+    optimizer: BaseName | None = None
+    """Its optimizer; by default --base."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Taking:
+    """Who takes part in a round."""
+
+    sampler: Literal["uniform", "by_size", "with_replacement", "diurnal"] = "uniform"
+    """How cohorts are drawn."""
+    drop_out: float = 0.0
+    """The chance that a client asked never reports."""
+    over_selection: float = 1.0
+    """How many times the cohort are asked."""
+    minimum: float = 0.5
+    """The share of the cohort below which a round is abandoned."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """Everything that decides the numbers of a run."""
+
+    task: str = "handwriting-mlp"
+    """What to learn: a name of `fedmime list tasks`."""
+    algorithm: AlgorithmName = "mime"
+    """How to learn it."""
+    base: BaseName | None = None
+    """Base optimizer of Mime and MimeLite (default momentum), server optimizer of FedAvg and its kin (default sgd)."""
+    eta: float | None = None
+    """Client rate; by default one that suits the task and base."""
+    eta_server: float = 1.0
+    """Server rate."""
+    decay: Literal["constant", "cosine", "linear"] = "constant"
+    """How the client rate falls from eta over the rounds."""
+    mu: float = 0.1
+    """FedProx: weight of the proximal term."""
+    alpha: float = 0.1
+    """FedDyn: weight of the dynamic term."""
+    apply: Literal["frozen", "lookahead"] | None = None
+    """Mime: use the server's statistics as they are, or the whole optimizer from them."""
+    state: Literal["fixed", "local"] = "fixed"
+    """Mime: `local` lets each client move a copy of the statistics (Loc-Mime)."""
+    split: bool = False
+    """Half of the cohort sends gradients, the other half trains."""
+    prime_rounds: int | None = None
+    """Gradient-only rounds before the first local step; by default what the base needs."""
+    anchor: Literal["previous", "current"] = "previous"
+    """MVR: the point of the correction."""
+    rounds: int | None = None
+    """Rounds of communication; by default the task's."""
+    cohort: int | None = None
+    """Clients a round; by default the task's."""
+    batch: int | None = None
+    """Examples of a local step; by default the task's."""
+    epochs: int | None = None
+    """Local passes over a client's data; by default the task's."""
+    steps: int | None = None
+    """Local steps, instead of epochs."""
+    seed: int = 0
+    """Of everything random."""
+    weights: Literal["examples", "uniform"] = "examples"
+    """How clients are averaged."""
+    evaluate_every: int = 10
+    """Rounds between evaluations on the test set."""
+    clients_every: int | None = None
+    """Rounds between evaluations of single clients; by default after the last round only."""
+    target: float | None = None
+    """The accuracy that 'rounds to target' asks for; by default the task's."""
+    drift: bool = True
+    """Measure how far clients drift."""
+    optimizer: Optimizer = Optimizer()
+    server: Server = Server()
+    participation: Taking = Taking()
+
+
+def plain(setting: Any) -> dict[str, Any]:
+    """A setting as YAML can write it."""
+    return dataclasses.asdict(setting)
+
+
+def read(path: Path, default: Any) -> Any:
+    """A setting from a YAML file: the default with the file's fields, nested or dotted, put in."""
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config: {str(path)!r} cannot be read: {error}") from None
+    try:
+        found = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f", line {mark.line + 1}"
+        told = getattr(error, "problem", None) or "too deeply nested"
+        raise ConfigError(f"config: {str(path)!r}{where}: no valid YAML: {told}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"config: {str(path)!r} must hold a mapping of fields, got {type(found).__name__}")
+    return merged(default, found, str(path))
+
+
+def merged(default: Any, fields: Mapping[Any, Any], where: str, prefix: str = "") -> Any:
+    """A dataclass with fields replaced; unknown names, cycles and values of another kind are refused."""
+    known = {field.name: getattr(default, field.name) for field in dataclasses.fields(default)}
+    changes: dict[str, Any] = {}
+    for key, value in fields.items():
+        name, _, inner = str(key).replace("-", "_").partition(".")
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"accepted are {', '.join(known)}"
+            raise ConfigError(f"config: {where}: unknown field {prefix + str(key)!r}; {hint}")
+        current = changes.get(name, known[name])
+        if dataclasses.is_dataclass(current):
+            part = {inner: value} if inner else value
+            if not isinstance(part, dict) or part is fields:
+                raise ConfigError(f"config: {where}: {prefix + name} must be a mapping of fields, got {value!r:.80}")
+            changes[name] = merged(current, part, where, f"{prefix}{name}.")
+        elif inner or isinstance(value, dict | list):
+            raise ConfigError(f"config: {where}: {prefix + name} takes one value, got {value!r:.80}")
+        else:
+            changes[name] = value
+    return dataclasses.replace(default, **changes)

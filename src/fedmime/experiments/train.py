@@ -1,0 +1,110 @@
+"""One training run from a setting: open the data, build the algorithm, simulate, save."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedmime import engine
+from fedmime.algorithms import Algorithm
+from fedmime.data import Population
+from fedmime.engine import Gate, Info, Participation, Run, Saving
+from fedmime.errors import ConfigError
+from fedmime.experiments import recipes, tasks
+from fedmime.experiments.setting import Setting, plain
+from fedmime.models import Problem
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A setting with everything it names: ready to run."""
+
+    setting: Setting  # every default filled in
+    problem: Problem
+    population: Population
+    algorithm: Algorithm
+
+    @property
+    def label(self) -> str:
+        """What people call the method."""
+        return recipes.label(self.setting)
+
+
+def prepare(setting: Setting, data_dir: str | os.PathLike[str] | None = None) -> Prepared:
+    """Look everything up that a setting names; wrong numbers are refused before any data is read."""
+    task = tasks.get(setting.task)
+    full = recipes.resolved(setting, task)
+    algorithm = recipes.algorithm(full)
+    population = _population(task.name, None if data_dir is None else os.fspath(data_dir))
+    clients = int((population.sizes > 0).sum())
+    if full.cohort is not None and full.cohort > clients:
+        raise ConfigError(f"setting: cohort={full.cohort} exceeds the {clients} clients of {task.name}; lower it")
+    return Prepared(full, task.problem(), population, algorithm)
+
+
+@functools.lru_cache(maxsize=4)
+def _population(task: str, data_dir: str | None) -> Population:
+    """A task's data, opened once a process: methods that are compared share it."""
+    return tasks.get(task).population(data_dir)
+
+
+def run(
+    prepared: Prepared,
+    run_dir: str | os.PathLike[str] | None = None,
+    *,
+    saving: Saving | None = None,
+    gate: Gate | None = None,
+    name: str | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    on_round: Callable[[Info, Mapping[str, float]], None] | None = None,
+    stop: Callable[[], int | None] | None = None,
+    devices: int | None = None,
+) -> Run:
+    """Simulate what was prepared. With a directory, the same call goes on with an earlier run there."""
+    s = prepared.setting
+    assert s.rounds is not None
+    assert s.cohort is not None
+    asked = plain(s) | {
+        "label": name or prepared.label,
+        "data_dir": None if data_dir is None else os.fspath(data_dir),
+        "checkpoint_every": (saving or Saving()).every,
+        "keep": (saving or Saving()).keep,
+    }
+    return engine.simulate(
+        prepared.algorithm,
+        prepared.problem,
+        prepared.population,
+        s.rounds,
+        s.cohort,
+        s.batch,
+        s.epochs,
+        s.steps,
+        s.seed,
+        weights=s.weights,
+        participation=Participation(**dataclasses.asdict(s.participation)),
+        evaluate_every=s.evaluate_every,
+        clients_every=(s.clients_every or 0) if run_dir is not None else None,
+        run_dir=None if run_dir is None else Path(run_dir),
+        saving=saving,
+        gate=gate,
+        config=asked,
+        on_round=on_round,
+        stop=stop,
+        drift=s.drift,
+        devices=devices,
+    )
+
+
+def recorded(config: Mapping[str, Any], where: str) -> tuple[Setting, dict[str, Any]]:
+    """The setting that a run directory's configuration holds, and what stands beside it."""
+    from fedmime.experiments.setting import merged
+
+    names = {field.name for field in dataclasses.fields(Setting)}
+    beside = {name: value for name, value in config.items() if name not in names}
+    if "task" not in config:
+        raise ConfigError(f"{where} was not made by the command line; call fm.simulate again with the same arguments")
+    return merged(Setting(), {name: value for name, value in config.items() if name in names}, where), beside
