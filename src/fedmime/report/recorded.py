@@ -1,0 +1,151 @@
+"""Recorded runs, read from their directories: what was asked, what was measured, where it ran, how it ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedmime.engine.record import METRICS, columns, read_rows
+from fedmime.engine.record import rounds_to as rounds_to_target
+from fedmime.errors import DataError
+from fedmime.report.style import METHODS, method
+
+__all__ = ["Recorded", "load", "load_all", "rounds_to_target"]
+_NONE: Mapping[str, Any] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """One run: its history as arrays with an entry a round, and the files beside it as plain values."""
+
+    label: str
+    history: Mapping[str, np.ndarray]
+    seconds: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0))  # at the end of each round
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    status: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    environment: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    clients: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    command: str = ""
+    path: Path | None = None
+
+    def series(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """The rounds after which a figure was measured, counted from 1, and its values."""
+        values = self.history.get(name, np.empty(0))
+        known = np.flatnonzero(np.isfinite(values))
+        return self.history.get("round", np.empty(0))[known] + 1, values[known]
+
+    def last(self, name: str) -> float | None:
+        """The last measured value of a figure."""
+        values = self.series(name)[1]
+        return float(values[-1]) if len(values) else None
+
+
+def load(path: str | os.PathLike[str]) -> list[Recorded]:
+    """The run in a directory, or the runs in the directories in it, in the order in which they were started."""
+    root = Path(path)
+    if (root / METRICS).is_file():
+        return [_run(root)]
+    found = [_run(child) for child in sorted(root.iterdir()) if (child / METRICS).is_file()] if root.is_dir() else []
+    if not found:
+        what = f"neither it nor a directory in it holds a {METRICS}" if root.is_dir() else "there is no such directory"
+        raise DataError(f"{str(root)!r} is no run: {what}; accepted is the directory of a run or of several")
+    return _distinct(sorted(found, key=lambda run: str(run.environment.get("time", ""))))
+
+
+def load_all(paths: Sequence[str | os.PathLike[str]]) -> list[Recorded]:
+    """The runs of several directories, with labels that tell them apart; a directory named twice counts once."""
+    unique = {Path(path).resolve(): path for path in paths}
+    return _distinct([run for path in unique.values() for run in load(path)])
+
+
+def _distinct(runs: list[Recorded]) -> list[Recorded]:
+    """Labels that occur twice get the name of their directory, and a number if that does not help."""
+    runs = _marked(runs, [run.path.name if run.path else "" for run in runs])
+    return _marked(runs, [str(place) for place in range(1, len(runs) + 1)])
+
+
+def _marked(runs: list[Recorded], marks: list[str]) -> list[Recorded]:
+    count = Counter(run.label for run in runs)
+    return [
+        dataclasses.replace(run, label=f"{run.label} ({mark})") if count[run.label] > 1 else run
+        for run, mark in zip(runs, marks, strict=True)
+    ]
+
+
+def _run(path: Path) -> Recorded:
+    rows = [{name: value for name, value in row.items() if not isinstance(value, str)} for row in read_rows(path)]
+    for name, value in ((name, value) for row in rows for name, value in row.items()):
+        if value is not None and not isinstance(value, int | float):
+            raise DataError(f"{str(path / METRICS)!r}: {name!r} must be a number or null in every round, got {value!r}")
+    history = {name: np.asarray(column, float) for name, column in columns(rows).items()}
+    config = _mapping(path / "config.yaml")
+    return Recorded(
+        label=_label(config, path),
+        history=history,
+        seconds=_seconds(path / "timings.jsonl", history.get("round", np.empty(0))),
+        config=config,
+        status=_mapping(path / "status.json"),
+        environment=_mapping(path / "env.json"),
+        data=_mapping(path / "data.json"),
+        clients=_clients(path / "clients.json"),
+        command=_text(path / "command.txt").strip(),
+        path=path,
+    )
+
+
+def _label(config: Mapping[str, Any], path: Path) -> str:
+    """What the configuration calls the run; else its method in the paper's spelling; else its directory's name."""
+    if config.get("label") is not None:
+        return str(config["label"])
+    if config.get("algorithm") is None:
+        return path.resolve().name
+    asked = str(config["algorithm"])
+    base = config.get("base")
+    known = method(asked)
+    plain = known if known in METHODS else asked
+    return f"{plain} ({base})" if base not in (None, "") else plain
+
+
+def _clients(file: Path) -> Mapping[str, Any]:
+    """The last evaluation of every client; what was measured becomes arrays."""
+    found = _mapping(file)
+    try:
+        return {name: np.asarray(each, float) if isinstance(each, list) else each for name, each in found.items()}
+    except (TypeError, ValueError):
+        raise DataError(f"{str(file)!r} is damaged: its lists must hold numbers and nulls only") from None
+
+
+def _seconds(file: Path, rounds: np.ndarray) -> np.ndarray:
+    """The time at the end of every round; NaN where the file does not say."""
+    if not file.is_file():
+        return np.full(len(rounds), np.nan)
+    known = {row["round"]: row.get("seconds") for row in read_rows(file)}
+    return np.asarray([known.get(int(number), np.nan) for number in rounds], float)
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+
+
+def _mapping(file: Path) -> Mapping[str, Any]:
+    """A JSON or YAML mapping; empty if the file is not there, as in a run that has just begun."""
+    import yaml
+
+    text = _text(file)
+    if not text:
+        return _NONE
+    try:
+        found = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError):
+        found = None
+    if not isinstance(found, dict):
+        raise DataError(f"{str(file)!r} is damaged: it must hold a {file.suffix[1:].upper()} mapping")
+    return found

@@ -1,0 +1,97 @@
+"""What runs were asked to do and where they ran: what differs between them apart from what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedmime.report.recorded import Recorded
+from fedmime.report.words import NOTHING, short
+
+_SAID_ELSEWHERE = ("label",)
+_ENVIRONMENT = {"fedmime": "fedmime", "git": "git revision", "python": "Python", "jax": "JAX", "numpy": "NumPy"}
+_DATA = {
+    "name": "data set",
+    "sha256": "data sha256",
+    "clients": "clients",
+    "examples": "training examples",
+    "test_examples": "test examples",
+}
+
+
+def flat(config: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    """A nested mapping as text under dotted names."""
+    found: dict[str, str] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{before}{name}.")
+        else:
+            found[f"{before}{name}"] = short(value)
+    return found
+
+
+def _settings(runs: Sequence[Recorded]) -> dict[str, list[str]]:
+    """Each setting's value in every run."""
+    each = [flat(run.config) for run in runs]
+    names = dict.fromkeys(name for found in each for name in found if name not in _SAID_ELSEWHERE)
+    return {name: [found.get(name, NOTHING) for found in each] for name in names}
+
+
+def differing(runs: Sequence[Recorded]) -> dict[str, list[str]]:
+    """The settings that are not the same in all runs."""
+    return {name: values for name, values in _settings(runs).items() if len(set(values)) > 1}
+
+
+def shared(runs: Sequence[Recorded]) -> dict[str, str]:
+    """The settings that are the same in all runs."""
+    return {name: values[0] for name, values in _settings(runs).items() if len(set(values)) == 1}
+
+
+def provenance(runs: Sequence[Recorded]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Versions, machine and data: each fact with its value, or its values with the runs they belong to."""
+    facts = []
+    for run in runs:
+        versions = {word: run.environment.get(name) for name, word in _ENVIRONMENT.items()}
+        rest = {name: value for name, value in run.environment.items() if name not in (*_ENVIRONMENT, "time")}
+        data = {word: run.data.get(name) for name, word in _DATA.items()}
+        started = {"started": run.environment.get("time")}
+        place = {"directory": None if run.path is None else run.path.resolve().name}
+        facts.append({name: _fact(value) for name, value in (versions | flat(rest) | data | started | place).items()})
+    found = []
+    for name in dict.fromkeys(name for fact in facts for name in fact):
+        owners: dict[str, list[str]] = {}
+        for run, fact in zip(runs, facts, strict=True):
+            owners.setdefault(fact.get(name, NOTHING), []).append(run.label)
+        told = [(value, ", ".join(labels) if len(owners) > 1 else "") for value, labels in owners.items()]
+        if told != [(NOTHING, "")]:
+            found.append((name, told))
+    return found
+
+
+def _fact(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else short(value)
+
+
+def commands(runs: Sequence[Recorded]) -> list[tuple[str, str]]:
+    """The command lines with the runs that they started."""
+    owners: dict[str, list[str]] = {}
+    for run in runs:
+        if run.command:
+            owners.setdefault(run.command, []).append(run.label)
+    return [(", ".join(labels), command) for command, labels in owners.items()]
+
+
+def about(runs: Sequence[Recorded]) -> str:
+    """What the runs have in common, in a line."""
+    said = []
+    for words, values in (
+        ("{}", [run.config.get("task") for run in runs]),
+        ("{} clients", [run.data.get("clients") for run in runs]),
+        ("{} rounds", [run.config.get("rounds") for run in runs]),
+        ("{} clients a round", [run.config.get("cohort") for run in runs]),
+        ("seed {}", [run.config.get("seed") for run in runs]),
+    ):
+        found = {_fact(value) for value in values if value is not None}
+        if len(found) == 1:
+            said.append(words.format(found.pop()))
+    return " · ".join(said)
