@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import comparison, data_section, goals, report, roofline, scaling
+from benchmarks.shapes import MODELS
 from benchmarks.tables import all_tables
 
 MEASURED: dict[str, Callable[[Path, bool, Callable[[str], None]], dict[str, Any]]] = {
@@ -34,6 +35,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
         "--quick", action="store_true", help="fewer models and repeats: under five minutes on two cores"
     )
     parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="SECTION", help=f"of {', '.join(SECTIONS)}")
+    parser.add_argument("--models", nargs="+", choices=MODELS, help="of the peers section (default: all)")
     default = Path(__file__).parent / "results"
     parser.add_argument("--out", type=Path, default=default, help="where results go (default: benchmarks/results)")
     return parser.parse_args(words)
@@ -49,9 +51,11 @@ def main(words: list[str]) -> int:
     for name in [name for name in MEASURED if name in chosen]:
         console.rule(name)
         start, used = time.perf_counter(), os.times()
-        results[name] = MEASURED[name](
-            out, asked.quick, lambda text: console.print(text, highlight=False, markup=False)
-        )
+        run, say = MEASURED[name], lambda text: console.print(text, highlight=False, markup=False)
+        if name == "peers":
+            results[name] = comparison.run(out, asked.quick, say, asked.models, results.get(name))
+        else:
+            results[name] = run(out, asked.quick, say)
         results[name] |= {"quick": asked.quick, "seconds": time.perf_counter() - start, "cpu": cpu_since(used)}
         finish(out, results)
     finish(out, results)

@@ -12,14 +12,16 @@ from benchmarks.shapes import MODELS
 from benchmarks.work import Work
 
 
-def run(out: Path, quick: bool, say: Say) -> dict[str, Any]:
-    """Set the peers up and measure all models."""
+def run(
+    out: Path, quick: bool, say: Say, chosen: list[str] | None = None, before: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Set the peers up and measure the models chosen; the others keep what was measured before."""
     environments = {}
     for name in PEERS:
         environments[name] = ensure(name)
         say(_installed(environments[name]))
-    models = {}
-    for model in QUICK_MODELS if quick else MODELS:
+    models = dict(before["models"]) if chosen and before else {}
+    for model in chosen or (QUICK_MODELS if quick else MODELS):
         models[model] = compare(model, environments, out, quick, say)
     return {"environments": {name: e.facts() for name, e in environments.items()}, "models": models}
 
