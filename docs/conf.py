@@ -7,7 +7,7 @@ project = "fedmime"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
 myst_enable_extensions = ["dollarmath"]
 html_theme = "furo"
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_generated"]
 autodoc_member_order = "bysource"
 default_role = "code"
 
@@ -29,6 +29,28 @@ def _sheet(app) -> None:
     Image.fromarray(sheet(writers=20, seed=0)).save(target)
 
 
+def _commands(app) -> None:
+    """Write what every verb says of itself."""
+    import contextlib
+    import io
+    import os
+
+    from fedmime.cli.main import VERBS, main
+
+    os.environ["COLUMNS"] = "100"
+    parts = []
+    for name, verb in VERBS.items():
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+            main([name, "--help"])
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", text.getvalue())
+        parts.append(f"## fedmime {name}\n\n{verb.help}\n\n```text\n{plain.rstrip()}\n```\n")
+    target = Path(__file__).parent / "_generated" / "commands.md"
+    target.parent.mkdir(exist_ok=True)
+    target.write_text("\n".join(parts))
+
+
 def setup(app) -> None:
+    app.connect("builder-inited", _commands)
     app.connect("builder-inited", _sheet)
     app.connect("autodoc-process-docstring", _math)

@@ -99,11 +99,13 @@ def mean_interval(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _axes(ax: Axes, title: str, x_label: str, name: str, values: Sequence[np.ndarray]) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
     ax.set_title(title)
     ax.set_xlabel(x_label)
+    if x_label == "rounds":
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins="auto", steps=[1, 2, 2.5, 5, 10]))
     if name.endswith("accuracy"):
-        from matplotlib.ticker import FuncFormatter
-
         ax.yaxis.set_major_formatter(FuncFormatter(_per_cent))
         return
     known = np.concatenate([v.ravel() for v in values]) if len(values) else np.empty(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -39,6 +39,7 @@ COLUMNS = (  # heading, field, how it is written, which is best
     ("Time", "seconds", duration, min),
     ("Worst tenth of clients", "worst_decile", percent, max),
 )
+Column = tuple[str, str, Callable[[float | None], str], Callable[..., float]]
 
 
 def headline(run: Recorded, target: float | None) -> Headline:
@@ -86,10 +87,16 @@ def common_target(runs: Sequence[Recorded]) -> float | None:
     return whole_percent if whole_percent > 0 else None
 
 
+def columns(rows: Sequence[Headline]) -> list[Column]:
+    """The columns to show: that of single clients only where they were looked at."""
+    looked = any(row.worst_decile is not None for row in rows)
+    return [column for column in COLUMNS if looked or column[1] != "worst_decile"]
+
+
 def cells(rows: Sequence[Headline], target: float | None) -> list[list[tuple[str, bool]]]:
     """The table's text, and whether it is the best of its column."""
     told = []
-    for _, field, write, best in COLUMNS:
+    for _, field, write, best in columns(rows):
         known = [write(value) for row in rows if (value := getattr(row, field)) is not None]
         values = [value for row in rows if (value := getattr(row, field)) is not None]
         winner = write(best(values)) if len(set(known)) > 1 else None

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from fedmime.report import settings
 from fedmime.report.figures import diagnostics, standard
-from fedmime.report.headline import COLUMNS, Headline, cells, common_target, headline, problems
+from fedmime.report.headline import Headline, cells, columns, common_target, headline, problems
 from fedmime.report.picture import Picture, svg, themed
 from fedmime.report.recorded import Recorded
 from fedmime.report.style import dark_colours, lines
@@ -77,7 +77,7 @@ def page(
         sentence=_sentence(rows, wanted),
         target=None if wanted is None else goal(wanted),
         chosen=target is None and wanted is not None and all(run.config.get("target") is None for run in runs),
-        head=[name for name, *_ in COLUMNS],
+        head=[name for name, *_ in columns(rows)],
         headline=list(zip(rows, cells(rows, wanted), strict=True)),
         problems=[(run.label, found) for run in runs if (found := problems(run))],
         pictures=drawn,

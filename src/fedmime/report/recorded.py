@@ -15,7 +15,7 @@ import numpy as np
 from fedmime.engine.record import METRICS, columns, read_rows
 from fedmime.engine.record import rounds_to as rounds_to_target
 from fedmime.errors import DataError
-from fedmime.report.style import METHODS, method
+from fedmime.report.style import method
 
 __all__ = ["Recorded", "load", "load_all", "rounds_to_target"]
 _NONE: Mapping[str, Any] = {}
@@ -105,13 +105,11 @@ def _label(config: Mapping[str, Any], path: Path) -> str:
     """What the configuration calls the run; else its method in the paper's spelling; else its directory's name."""
     if config.get("label") is not None:
         return str(config["label"])
-    if config.get("algorithm") is None:
+    asked, base = config.get("algorithm"), config.get("base")
+    if not isinstance(asked, str):  # a run of the library, not of the command line
         return path.resolve().name
-    asked = str(config["algorithm"])
-    base = config.get("base")
-    known = method(asked)
-    plain = known if known in METHODS else asked
-    return f"{plain} ({base})" if base not in (None, "") else plain
+    name = method(asked) or asked
+    return name if base in (None, "") else f"{name} ({base})"
 
 
 def _clients(file: Path) -> Mapping[str, Any]:

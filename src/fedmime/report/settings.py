@@ -81,15 +81,21 @@ def commands(runs: Sequence[Recorded]) -> list[tuple[str, str]]:
     return [(", ".join(labels), command) for command, labels in owners.items()]
 
 
+def _scheduled(run: Recorded, ours: str, inner: str) -> Any:
+    """A setting under the name of the command line, or of the library."""
+    schedule = run.config.get("schedule")
+    return run.config.get(ours, schedule.get(inner) if isinstance(schedule, Mapping) else None)
+
+
 def about(runs: Sequence[Recorded]) -> str:
     """What the runs have in common, in a line."""
     said = []
     for words, values in (
-        ("{}", [run.config.get("task") for run in runs]),
+        ("{}", [run.config.get("task", run.data.get("name")) for run in runs]),
         ("{} clients", [run.data.get("clients") for run in runs]),
-        ("{} rounds", [run.config.get("rounds") for run in runs]),
-        ("{} clients a round", [run.config.get("cohort") for run in runs]),
-        ("seed {}", [run.config.get("seed") for run in runs]),
+        ("{} rounds", [run.status.get("rounds") for run in runs]),
+        ("{} clients a round", [_scheduled(run, "cohort", "cohort_size") for run in runs]),
+        ("seed {}", [_scheduled(run, "seed", "seed") for run in runs]),
     ):
         found = {_fact(value) for value in values if value is not None}
         if len(found) == 1:
