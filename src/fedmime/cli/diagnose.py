@@ -1,0 +1,113 @@
+"""`fedmime diagnose`: the constants of a task and what they advise."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedmime.experiments.diagnose import Diagnosis
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnose:
+    """Measure how alike a task's clients are; say which algorithm and how many local steps that favours."""
+
+    task: str
+    """What to look at; `fedmime list tasks` shows the names."""
+    data_dir: Path | None = None
+    """Where published files are kept; by default $FEDMIME_DATA_DIR or the user's cache."""
+    seed: int = 0
+    """Of the model's start and of the clients drawn."""
+    clients: int | None = None
+    """Clients drawn for the gradients; by default 100, for convolutions and LSTMs 20."""
+    curvature_clients: int | None = None
+    """Clients drawn for the Hessians, the costly part; by default 20 or 5."""
+    curvature_examples: int | None = None
+    """Examples of each of these at most; by default all or 40."""
+    eps: float | None = None
+    """The squared gradient norm to reach; by default a tenth of that at the start."""
+    cohort: int | None = None
+    """Clients a round; by default the task's."""
+    along: int = 0
+    """Also measure along this many rounds of FedAvg."""
+    out: Path | None = None
+    """Write JSON, an HTML page and figures into this directory."""
+    json: bool = False
+    """Print JSON instead of tables."""
+    quiet: bool = False
+    """No progress bar."""
+
+
+def run(args: Diagnose) -> int:
+    """Measure and tell; gives the exit code. Errors of the library are raised, for the dispatcher to print."""
+    from fedmime.experiments.diagnose import diagnose
+    from fedmime.experiments.diagnose_report import write
+    from fedmime.experiments.diagnose_words import as_json
+
+    with _progress(args.quiet) as progress:
+        found = diagnose(
+            args.task,
+            data_dir=args.data_dir,
+            seed=args.seed,
+            clients=args.clients,
+            curvature_clients=args.curvature_clients,
+            curvature_examples=args.curvature_examples,
+            eps=args.eps,
+            cohort=args.cohort,
+            along=args.along,
+            progress=progress,
+        )
+    written = [] if args.out is None else write(found, args.out)
+    if args.json:
+        sys.stdout.write(json.dumps(as_json(found), ensure_ascii=False) + "\n")
+        return 0
+    _print(found)
+    sys.stdout.writelines(f"{path}\n" for path in written)
+    return 0
+
+
+def _print(found: Diagnosis) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedmime.experiments.diagnose_report import RATE_COLUMNS, constant_rows, rate_rows
+    from fedmime.experiments.diagnose_words import caveats, words
+
+    console = Console()
+    table = Table("", "value", "interval (95 %)", "what", title=f"{found.task}, {found.clients:,} clients")
+    for row in constant_rows(found):
+        table.add_row(*row)
+    console.print(table)
+    title = f"rounds until ‖∇f‖² ≤ {found.eps:.3g} by the rates, S = {found.cohort}, K = {found.suggested_steps:,}"
+    rates = Table(*RATE_COLUMNS, title=title)
+    for row in rate_rows(found):
+        rates.add_row(*row)
+    console.print(rates)
+    for line in words(found):
+        console.print(f"• {line}", highlight=False, markup=False)
+    console.print("\nWhat this does not say:", highlight=False)
+    for line in caveats(found):
+        console.print(f"- {line}", highlight=False, markup=False, style="dim")
+    costs = [one.cost for _, one in found.points if one.cost is not None]
+    products, seconds = sum(cost.products for cost in costs), sum(cost.seconds for cost in costs)
+    console.print(
+        f"measured in {seconds:.0f} s with {products:,} Hessian-vector products", highlight=False, style="dim"
+    )
+
+
+@contextlib.contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
+    """A progress bar on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as bar:
+        task = bar.add_task("measuring", total=None)
+        yield lambda what, done, total: bar.update(task, description=f"measuring, {what}", completed=done, total=total)

@@ -1,0 +1,131 @@
+r"""What the constants say: rounds to $\|\nabla f\|^2 \le \epsilon$ by the paper's rates, local steps, MVR's numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from fedmime.numbers import POSITIVE, count, flag, made, real
+from fedmime.theory.constants import Constants
+
+_MOST_STEPS = 1_000_000  # of a suggestion: clients with equal Hessians could go on for ever
+
+
+class Row(NamedTuple):
+    """One method's rate: its terms by their formula, in rounds. Constant factors and logarithms are left out."""
+
+    method: str
+    family: str  # "SCAFFOLD", "SGD", "Adam", "MVR" or "lower bound"
+    terms: dict[str, float]
+    condition: str = ""  # what the rate needs of K or S
+    holds: bool = True  # whether that is so here
+
+    @property
+    def rounds(self) -> float:
+        """All terms together; infinite where the rate says nothing."""
+        return sum(self.terms.values())
+
+    @property
+    def dominating(self) -> str:
+        """The largest term's formula."""
+        return max(self.terms, key=lambda name: self.terms[name])
+
+
+def rounds_table(
+    constants: Constants, eps: float, S: int, K: int, *, F: float = 1.0, N: int | None = None
+) -> list[Row]:
+    r"""The paper's Table 1 with these constants: rounds until $\|\nabla f\|^2 \le \epsilon$ for non-convex f.
+
+    Rates, not predictions: constant factors are left out, so only ratios between rows mean something. $F$ is
+    $f(x_0) - f^\star$, which the table leaves out (as $F = 1$) and the theorems have. Three readings of the paper:
+    MimeLite's drift term is $L\tilde G F/\epsilon^{3/2}$, as the proof gives it, where the table prints $L^2$;
+    $\tilde G^2 = G^2 + \sigma^2/K$ stands for $G^2$ there, as in the corollaries; and with $K < L/\delta$ the theorem's
+    $LF/(K\epsilon)$ is added to the MVR rows, which the table leaves out as it asks for $K \ge L/\delta$.
+
+    Args:
+        N: clients of the population, for SCAFFOLD; by default that of the constants, infinitely many if unknown.
+    """
+    made("rounds_table", "constants", constants, Constants, "come from fm.theory.constants")
+    real("rounds_table", "eps", eps, POSITIVE)
+    real("rounds_table", "F", F, POSITIVE)
+    count("rounds_table", "S", S, least=1)
+    count("rounds_table", "K", K, least=1)
+    G2, sigma2, L, delta = constants.G2, constants.sigma2, constants.L, constants.delta
+    N = constants.population if N is None else count("rounds_table", "N", N, least=1)
+    G, mixed = math.sqrt(G2), G2 + sigma2 / K
+    noise, plain = {"LG²F/(Sε²)": L * G2 * F / (S * eps**2)}, {"LF/ε": L * F / eps}
+    mixed_noise = {"LG̃²F/(Sε²)": L * mixed * F / (S * eps**2)}
+    drift = {"LG̃F/ε^1.5": L * math.sqrt(mixed) * F / eps**1.5}
+    short = {"LF/(Kε)": L * F / (K * eps)} if delta * K < L else {}
+    both = G2 + sigma2
+    mime_mvr = {
+        "δGF/(√S·ε^1.5)": delta * G * F / (math.sqrt(S) * eps**1.5),
+        "G²/(Sε)": G2 / (S * eps),
+        "δF/ε": delta * F / eps,
+    }
+    lite_mvr = {
+        "δ(G+σ)F/ε^1.5": delta * (G + math.sqrt(sigma2)) * F / eps**1.5,
+        "(G²+σ²)/ε": both / eps,
+        "δF/ε": delta * F / eps,
+    }
+    server_mvr = {"LGF/(√S·ε^1.5)": L * G * F / (math.sqrt(S) * eps**1.5)}
+    enough, many = "K ≥ L/δ", "S > G²/ε"
+    scaffold = math.inf if N is None else (N / S) ** (2 / 3) * L * F / eps
+    return [
+        Row("SCAFFOLD", "SCAFFOLD", {"(N/S)^⅔·LF/ε": scaffold}, "clients that are seen again", N is not None),
+        Row("Server-only SGD", "SGD", noise | plain),
+        Row("MimeLite SGD = FedAvg", "SGD", mixed_noise | drift | plain, "K ≥ σ²/G²", sigma2 <= K * G2),
+        Row("Mime SGD", "SGD", noise | plain),
+        Row("Server-only Adam", "Adam", _adam(L * F, eps, G2 / S), many, eps * S > G2),
+        Row("MimeLite Adam", "Adam", _adam(math.sqrt(S) * L * F, eps, mixed / S, "√S·"), many, eps * S > mixed),
+        Row("Mime Adam", "Adam", _adam(L * F, eps, G2 / S), many, eps * S > G2),
+        Row("Server-only MVR", "MVR", server_mvr | plain),
+        Row("MimeLiteMVR", "MVR", lite_mvr | short, enough, not short),
+        Row("MimeMVR", "MVR", mime_mvr | short, enough, not short),
+        Row("any server-only method", "lower bound", server_mvr | {"G²/(Sε)": G2 / (S * eps)} | plain),
+    ]
+
+
+def _adam(scale: float, eps: float, floor: float, factor: str = "") -> dict[str, float]:
+    """Adam's rate: it stalls where the cohort's gradient noise G²/S is above ε."""
+    return {f"{factor}LF/(ε−G²/S)": scale / (eps - floor) if eps > floor else math.inf}
+
+
+def favoured(table: list[Row]) -> Row:
+    """The method with the fewest rounds, among those that can be run on clients seen once."""
+    return min((row for row in table if row.family not in ("SCAFFOLD", "lower bound")), key=lambda row: row.rounds)
+
+
+def suggested_steps(constants: Constants) -> int:
+    r"""The number of local steps that the theory asks for, $K = \lceil L/\delta\rceil$: more gain nothing in rounds."""
+    made("suggested_steps", "constants", constants, Constants, "come from fm.theory.constants")
+    if constants.delta * _MOST_STEPS <= constants.L:
+        return _MOST_STEPS if constants.L else 1
+    return max(1, math.ceil(constants.L / constants.delta - 1e-9))
+
+
+def mvr_parameters(constants: Constants, S: int, K: int, T: int, F: float, lite: bool = False) -> tuple[float, float]:
+    r"""The client rate η and $a = 1 - \beta$ with which the theorem on MimeMVR (or MimeLiteMVR) holds.
+
+    $\eta = \min(\frac1L, \frac1{864\delta K}, (\frac{S F}{6936 K^3 T \delta^2 G^2})^{1/3})$ and
+    $a = \max(1536\eta^2\delta^2K^2, \frac1T)$; MimeLiteMVR has $1/(G^2+\sigma^2)$ for $S/G^2$. The constants of proofs
+    are careful: in practice larger rates do better.
+
+    Args:
+        F: $f(x_0) - f^\star$; for a loss that is never negative, $f(x_0)$ is a bound.
+    """
+    made("mvr_parameters", "constants", constants, Constants, "come from fm.theory.constants")
+    for name, value in (("S", S), ("K", K), ("T", T)):
+        count("mvr_parameters", name, value, least=1)
+    real("mvr_parameters", "F", F, POSITIVE)
+    variance = constants.G2 + constants.sigma2 if flag("mvr_parameters", "lite", lite) else constants.G2 / S
+    L, delta = constants.L, constants.delta
+    noise = 6936 * K**3 * T * delta**2 * variance
+    eta = min(_inverse(L), _inverse(864 * delta * K), (F * _inverse(noise)) ** (1 / 3))
+    if math.isinf(eta):
+        return eta, 1 / T
+    return eta, min(1.0, max(1536 * (eta * delta * K) ** 2, 1 / T))
+
+
+def _inverse(value: float) -> float:
+    return 1 / value if value > 0 else math.inf
