@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint bench docs install clean
+.PHONY: demo test lint bench docs install browser clean
 
 # The stamp makes a second install free; it is renewed when the project's requirements change.
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -15,9 +15,14 @@ $(VENV)/installed: pyproject.toml constraints.txt
 install: $(VENV)/installed
 
 demo: install
-	$(BIN)/python examples/demo.py
+	$(BIN)/fedmime compare --config examples/demo.yaml --out runs/demo
 
-test: install lint
+# One test opens a report in Chromium; it is left out where the browser is missing and cannot be installed.
+browser:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  (apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium) >/dev/null 2>&1; } || true
+
+test: install lint browser
 	$(BIN)/python -m pytest --numprocesses 2 --quiet
 	XLA_FLAGS= $(BIN)/python -m pytest --numprocesses 2 --quiet tests/engine/test_exactness.py -k "mlp or cnn-fedavg"
 

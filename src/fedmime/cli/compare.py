@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmime.cli.options import Asked, from_file, require_local, setting_of
+from fedmime.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,9 @@ def run(args: Compare) -> int:
     for method in compare.methods(args.methods, setting_of(args)):
         prepared = train.prepare(method.setting, args.data_dir)
         chosen.append((method.label or prepared.label, prepared))
+    labels = [label for label, _ in chosen]
+    if twice := [label for i, label in enumerate(labels) if label in labels[:i]]:
+        raise ConfigError(f"methods: two are called {twice[0]!r}; give each a label, such as slow=mime@0.01")
     if args.dry_run:
         from fedmime.cli.plan import show
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
+from fedmime.cli.options import recorded_config
 from fedmime.errors import CheckpointError, DataError
 
 
@@ -29,7 +30,6 @@ class Eval:
 def run(args: Eval) -> int:
     """Evaluate; gives the exit code."""
     import numpy as np
-    import yaml
 
     from fedmime.cli import session
     from fedmime.engine.directory import BEST, MODEL
@@ -38,13 +38,11 @@ def run(args: Eval) -> int:
     from fedmime.experiments import train
     from fedmime.numbers import started
 
-    config, model = args.run / "config.yaml", args.run / (BEST if args.best else MODEL)
-    if not config.is_file():
-        raise CheckpointError(f"{str(args.run)!r} holds no run: there is no config.yaml")
+    config, model = recorded_config(args.run), args.run / (BEST if args.best else MODEL)
     if not model.is_file():
         raise CheckpointError(f"{str(args.run)!r} holds no {model.name} yet; resume the run first")
     session.start()
-    setting, beside = train.recorded(yaml.safe_load(config.read_text(encoding="utf-8")), str(config))
+    setting, beside = train.recorded(config, str(args.run / "config.yaml"))
     prepared = train.prepare(setting, args.data_dir or beside.get("data_dir"))
     params = started("eval", model.name, read_model(model), prepared.problem.init)
     if prepared.population.test is None:

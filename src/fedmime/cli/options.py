@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from fedmime.errors import ConfigError
+from fedmime.errors import CheckpointError, ConfigError
 from fedmime.experiments.setting import Setting, read
 
 
@@ -57,3 +57,19 @@ def require_local(backend: str) -> None:
     """The Ray back end is not built yet: say so before anything starts."""
     if backend != "local":
         raise ConfigError(f"backend: {backend!r} is not available in this version; accepted is 'local'")
+
+
+def recorded_config(run: Path) -> dict[str, Any]:
+    """What a run directory says was asked for."""
+    import yaml
+
+    file = run / "config.yaml"
+    if not file.is_file():
+        raise CheckpointError(f"{str(run)!r} holds no run: there is no config.yaml")
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        found = None
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{str(file)!r} is damaged: it holds no mapping")
+    return found

@@ -17,10 +17,10 @@ _EVERY = 5.0  # seconds between plain lines that report no evaluation
 class Progress:
     """Shows a run's rounds; a context whose `on_round` goes to the engine."""
 
-    def __init__(self, label: str, rounds: int, bytes_a_round: int, quiet: bool, done: int = 0) -> None:
+    def __init__(self, label: str, rounds: int, bytes_a_round: int, quiet: bool) -> None:
         self._label, self._rounds, self._bytes, self._quiet = label, rounds, bytes_a_round, quiet
         self._live = sys.stderr.isatty() and not quiet
-        self._start, self._told, self._first = time.monotonic(), 0.0, done
+        self._start, self._told, self._first = time.monotonic(), 0.0, -1  # rounds done before this process
         self._accuracy = self._loss = float("nan")
         self._bar: Any = None
 
@@ -38,7 +38,7 @@ class Progress:
             )
             self._bar = Bar(*columns, console=Console(stderr=True))
             self._bar.start()
-            self._task = self._bar.add_task(self._label, total=self._rounds, completed=self._first, told="compiling")
+            self._task = self._bar.add_task(self._label, total=self._rounds, completed=0, told="compiling")
         return self
 
     def __exit__(
@@ -52,6 +52,7 @@ class Progress:
         self._loss = info.loss
         self._accuracy = measured.get("test_accuracy", self._accuracy)
         done = info.round + 1
+        self._first = info.round if self._first < 0 else self._first
         told = self._words(done)
         if self._bar is not None:
             self._bar.update(self._task, completed=done, told=told)

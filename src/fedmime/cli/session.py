@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 
 from fedmime.files import user_cache
 
 
+class _Told(logging.Handler):
+    """Tells people what the library warns of, as the command line tells everything: one line on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stderr.write(f"fedmime: {record.getMessage()}\n")
+
+
+_TOLD = _Told(logging.WARNING)
+
+
 def start() -> None:
-    """Use the cache of compiled programs, unless the environment says otherwise."""
+    """Show warnings, and use the cache of compiled programs unless the environment says otherwise."""
     import jax
 
     logging.getLogger("absl").setLevel(logging.ERROR)
+    logging.getLogger("fedmime").addHandler(_TOLD)  # a second time changes nothing
     if os.environ.get("JAX_COMPILATION_CACHE_DIR") or os.environ.get("FEDMIME_NO_COMPILATION_CACHE"):
         return
     jax.config.update("jax_compilation_cache_dir", str(user_cache() / "programs"))

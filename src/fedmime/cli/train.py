@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tyro.conf import Positional
 
-from fedmime.cli.options import Asked, from_file, require_local, setting_of
-from fedmime.errors import CheckpointError
+from fedmime.cli.options import Asked, from_file, recorded_config, require_local, setting_of
 
 if TYPE_CHECKING:
     from fedmime.engine import Run
@@ -62,21 +61,10 @@ def run(args: Train) -> int:
 
 def resume(args: Resume) -> int:
     """Go on with a run; gives the exit code."""
-    import yaml
-
     from fedmime.cli import session
     from fedmime.experiments import train
 
-    file = args.run / "config.yaml"
-    if not file.is_file():
-        raise CheckpointError(f"{str(args.run)!r} holds no run: there is no config.yaml")
-    try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.YAMLError:
-        found = None
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{str(file)!r} is damaged: it holds no mapping")
-    setting, beside = train.recorded(found, str(file))
+    setting, beside = train.recorded(recorded_config(args.run), str(args.run / "config.yaml"))
     if args.rounds is not None:
         setting = dataclasses.replace(setting, rounds=args.rounds)
     session.start()

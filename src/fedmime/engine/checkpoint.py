@@ -6,10 +6,10 @@ manifest was never finished; one that differs from its manifest is damaged, and 
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +23,7 @@ from fedmime.files import flush, sha256_of, whole_file
 _log = logging.getLogger(__name__)
 
 STATE, FACTS, MANIFEST, SCHEMA = "state", "run.json", "MANIFEST.json", 1
+_SYSTEM_CODE = re.compile(r"os_error_code='(\d+)'")
 
 
 class Saved(NamedTuple):
@@ -73,9 +74,10 @@ class Checkpoints:
             try:
                 saved = self.load(number)
             except CheckpointError as error:
-                _log.warning("%s; the one before is taken", error)
                 wrong.append(str(error))
                 continue
+            for error in wrong:
+                _log.warning("%s; checkpoint %d is taken instead", error, number)
             self.drop_after(number)
             return saved
         if wrong:
@@ -90,8 +92,14 @@ class Checkpoints:
         return Saved(round_number, _read_arrays(target / STATE), facts)
 
     def facts(self, round_number: int) -> dict[str, Any]:
-        """The plain facts of a checkpoint, without its arrays."""
-        return json.loads((self._directory / str(round_number) / FACTS).read_text(encoding="utf-8"))
+        """The plain facts of a checkpoint, without its arrays; none if they are damaged."""
+        target = self._directory / str(round_number)
+        try:
+            _verify(target, FACTS)
+        except CheckpointError as error:
+            _log.warning("%s; it is left aside", error)
+            return {}
+        return json.loads((target / FACTS).read_text(encoding="utf-8"))
 
     def drop_after(self, round_number: int) -> None:
         """Remove what is newer than a round, finished or not."""
@@ -117,19 +125,21 @@ def _entry(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
-def _verify(target: Path) -> None:
+def _verify(target: Path, only: str | None = None) -> None:
+    """Compare files with the manifest: all of them, or one."""
     try:
         manifest = json.loads((target / MANIFEST).read_text(encoding="utf-8"))
-        schema, listed = manifest["schema"], manifest["files"]
-    except (OSError, ValueError, KeyError, TypeError):
+        schema = manifest["schema"]
+        listed = {name: (entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise CheckpointError(f"checkpoint {target.name}: its manifest cannot be read") from None
     if schema != SCHEMA:
         raise CheckpointError(f"checkpoint {target.name}: written by another version (schema {schema}, not {SCHEMA})")
-    for name, entry in listed.items():
+    for name, (size, digest) in listed.items() if only is None else [(only, listed.get(only, (-1, "")))]:
         path = target / name
-        if not path.is_file() or path.stat().st_size != entry["bytes"]:
+        if not path.is_file() or path.stat().st_size != size:
             raise CheckpointError(f"checkpoint {target.name}: file {name!r} is missing or cut short")
-        if sha256_of(path) != entry["sha256"]:
+        if sha256_of(path) != digest:
             raise CheckpointError(f"checkpoint {target.name}: sha256 of {name!r} differs")
 
 
@@ -141,10 +151,18 @@ def _write_arrays(path: Path, arrays: Sequence[np.ndarray]) -> None:
     try:
         with ocp.PyTreeCheckpointer() as checkpointer:
             checkpointer.save(path.absolute(), tree)
-    except ValueError as error:  # a full disk, in the words of the storage layer
-        if "RESOURCE_EXHAUSTED" not in str(error) and "No space left" not in str(error):
-            raise
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None
+    except Exception as error:
+        raise _system_error(error, path) or error from None
+
+
+def _system_error(error: BaseException, path: Path) -> OSError | None:
+    """What the system said (a full disk, say), found in the storage layer's own words or groups of errors."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for inner in error.exceptions if (found := _system_error(inner, path))), None)
+    if isinstance(error, OSError):
+        return error
+    code = _SYSTEM_CODE.search(str(error))
+    return None if code is None else OSError(int(code[1]), os.strerror(int(code[1])), str(path))
 
 
 def _read_arrays(path: Path) -> list[np.ndarray]:

@@ -90,12 +90,16 @@ class RunDirectory:
             self._write(name, text)
         handler = logging.FileHandler(self.path / "log.txt", encoding="utf-8")
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self._stack.callback(_log.setLevel, _log.level)
+        _log.setLevel(logging.INFO)
         _log.addHandler(handler)
         self._stack.callback(handler.close)
         self._stack.callback(_log.removeHandler, handler)
 
     def resume(self, state: State, blank: Any) -> State:
         """The state to go on from: the newest sound checkpoint's, else the one given. Later lines are cut off."""
+        for left in self.path.glob(".*.tmp"):  # half-written when the process was killed
+            left.unlink()
         saved = self.checkpoints.newest()
         finished, length = (0, 0) if saved is None else (saved.round, saved.facts["metrics_bytes"])
         self.checkpoints.drop_after(finished)
@@ -208,14 +212,13 @@ class RunDirectory:
 
 
 def _index(facts: Mapping[str, Any]) -> dict[int, int]:
-    return dict(zip(facts["clients"], facts["slots"], strict=True))
+    return dict(zip(facts.get("clients", ()), facts.get("slots", ()), strict=True))
 
 
 def _rebuilt(server: Any, saved: Saved, path: Path) -> Any:
     """A server state with the arrays of a checkpoint."""
     leaves, structure = jax.tree.flatten(server)
-    found = [(np.shape(a), np.result_type(a)) for a in saved.arrays]
-    wanted = [(np.shape(a), np.result_type(a)) for a in leaves]
+    found, wanted = ([(a.shape, np.dtype(a.dtype)) for a in arrays] for arrays in (saved.arrays, leaves))
     if [f for f in found if f[0] != (0,)] != [w for w in wanted if np.prod(w[0]) != 0]:
         raise CheckpointError(f"the checkpoint of round {saved.round} in {str(path)!r} is of another model")
     arrays = [np.asarray(a, kind).reshape(shape) for a, (shape, kind) in zip(saved.arrays, wanted, strict=True)]

@@ -7,6 +7,7 @@ was, so a state can be used twice; `DiskMemory` changes its file, but never what
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -14,9 +15,9 @@ from typing import Any, Protocol, Self
 import jax
 import numpy as np
 
-from fedmime.errors import DataError
+from fedmime.errors import CheckpointError
 
-_FIRST_SLOTS = 64
+_FIRST_SLOTS, _SUM = 64, 4
 
 
 class ClientMemory(Protocol):
@@ -65,7 +66,8 @@ class RamMemory:
 class DiskMemory:
     """Kept values in a memory-mapped table of equal slots, one for each client seen.
 
-    What was committed is not written over before it is released: a new value goes to a free slot instead.
+    What was committed is not written over before it is released: a new value goes to a free slot instead. Each slot
+    ends with a checksum of its value, so that a damaged one is not taken for what a client kept.
     """
 
     def __init__(
@@ -90,7 +92,9 @@ class DiskMemory:
         self._find_free()
         holds = self._path.stat().st_size // self._unseen.size if self._path.exists() else 0
         if holds < self._used:
-            raise DataError(f"client memory {self._path.name}: holds {holds} clients, its index names {self._used}")
+            raise CheckpointError(
+                f"client memory {self._path.name}: holds {holds} clients, its index names {self._used}"
+            )
         self._table = self._open(max(holds, _FIRST_SLOTS))
 
     def __len__(self) -> int:
@@ -98,7 +102,7 @@ class DiskMemory:
 
     def read(self, clients: Sequence[int]) -> list[Any]:
         """See `ClientMemory`."""
-        return [self._unpack(self._table[self._slots[c]] if c in self._slots else self._unseen) for c in clients]
+        return [self._unpack(self._sound(c) if c in self._slots else self._unseen) for c in clients]
 
     def write(self, clients: Sequence[int], values: Sequence[Any]) -> Self:
         """See `ClientMemory`."""
@@ -130,8 +134,15 @@ class DiskMemory:
         if self._used == len(self._table):
             self._table.flush()
             self._table = self._open(2 * len(self._table))
+        self._reserve(self._used)
         self._used += 1
         return self._used - 1
+
+    def _reserve(self, slot: int) -> None:
+        """Take the room of a slot: a full disk is an error here, but the end of the process in a mapped page."""
+        if hasattr(os, "posix_fallocate"):
+            with self._path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), slot * self._unseen.size, self._unseen.size)
 
     def _open(self, slots: int) -> np.memmap:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,10 +150,20 @@ class DiskMemory:
             file.truncate(slots * self._unseen.size)
         return np.memmap(self._path, np.uint8, "r+", shape=(slots, self._unseen.size))
 
+    def _sound(self, client: int) -> np.ndarray:
+        """The slot of a client, once its checksum is right."""
+        record = self._table[self._slots[client]]
+        if not np.array_equal(record[-_SUM:], _sum(record[:-_SUM])):
+            raise CheckpointError(
+                f"client memory {self._path.name}: what client {client} kept is damaged; start afresh"
+            )
+        return record
+
     def _pack(self, value: Any) -> np.ndarray:
         pairs = zip(jax.tree.leaves(value), self._blank, strict=True)
         parts = [np.ascontiguousarray(leaf, like.dtype).reshape(-1).view(np.uint8) for leaf, like in pairs]
-        return np.concatenate(parts)
+        packed = np.concatenate(parts)
+        return np.concatenate([packed, _sum(packed)])
 
     def _unpack(self, record: np.ndarray) -> Any:
         leaves, start = [], 0
@@ -150,3 +171,7 @@ class DiskMemory:
             leaves.append(np.array(record[start : start + like.nbytes]).view(like.dtype).reshape(like.shape))
             start += like.nbytes
         return jax.tree.unflatten(self._tree, leaves)
+
+
+def _sum(values: np.ndarray) -> np.ndarray:
+    return np.frombuffer(zlib.crc32(np.ascontiguousarray(values).data).to_bytes(_SUM, "little"), np.uint8)

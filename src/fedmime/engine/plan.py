@@ -7,6 +7,7 @@ no work and clients of other sizes cost no compilation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -58,6 +59,21 @@ class Layout:
     def tracks(self) -> int:
         """Lanes of all devices together."""
         return self.devices * self.lanes
+
+    def reserve(self, examples: np.ndarray, steps: np.ndarray, cohort_size: int) -> None:
+        """Make room for nearly all cohorts of clients with so many examples and steps, so that no later one compiles.
+
+        A cohort's total is taken three standard deviations above its mean, and a lane's share of it a little larger
+        than an even one.
+        """
+        share = 1.1 / self.tracks
+        for name, each in (("examples", examples), ("steps", steps)):
+            total = cohort_size * float(each.mean()) + 3 * math.sqrt(cohort_size) * float(each.std())
+            self.size(name, math.ceil(share * total))
+        self.size("clients", math.ceil(1.25 * share * cohort_size))
+        self.size("chunks", math.ceil(self._sizes["examples"] / self.chunk) + self._sizes["clients"])
+        if self.masked:
+            self.size("longest", int(steps.max(initial=1)))
 
     def size(self, name: str, needed: int) -> int:
         """The padded size for `needed` entries."""

@@ -51,6 +51,8 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def _column(values: list[Any]) -> np.ndarray:
+    if any(isinstance(value, str) for value in values):  # why a run ended
+        return np.asarray(values, object)
     if any(value is None for value in values):
         return np.asarray([np.nan if value is None else value for value in values], float)
     return np.asarray(values)

@@ -36,6 +36,13 @@ class Schedule:
     weights: str
     participation: Participation = RELIABLE
 
+    def lengths(self, sizes: np.ndarray) -> np.ndarray:
+        """The local steps of clients with so many examples."""
+        if self.steps is not None:
+            return np.full(len(sizes), self.steps)
+        batches = np.ones(len(sizes)) if self.batch_size is None else np.ceil(sizes / self.batch_size)
+        return (self.epochs or 1) * batches
+
     def cohort(self, algorithm: Algorithm, population: Clients, round_number: int) -> Cohort:
         """The cohort of a round: without members if too few clients reported."""
         available = np.flatnonzero(population.sizes)

@@ -21,6 +21,7 @@ from fedmime.engine.intake import Intake
 from fedmime.engine.log import Gate, Log
 from fedmime.engine.measure import Watch
 from fedmime.engine.participation import Participation
+from fedmime.engine.plan import WAVE_BYTES, Layout
 from fedmime.engine.round import Info, Problem, Ready, assemble, default_layout, run_ready
 from fedmime.engine.run import Run
 from fedmime.engine.schedule import Clients, Schedule
@@ -120,6 +121,7 @@ def simulate(
     if jax.tree.leaves(blank) and schedule.participation.sampler == "with_replacement":
         raise ConfigError("simulate: sampler='with_replacement' may draw a client twice, which cannot keep two values")
     layout, model = default_layout(problem, devices), state.server.x
+    _reserve(layout, algorithm, population, schedule)
     intake = Intake(problem.check, once=not algorithm.pooled)
 
     def lay_out(t: int) -> Ready:
@@ -164,6 +166,15 @@ def ahead(make: Callable[[int], Ready], start: int, rounds: int) -> Iterator[Rea
             if t + 1 < rounds:
                 coming = background.submit(make, t + 1)
             yield ready
+
+
+def _reserve(layout: Layout, algorithm: Algorithm, population: Clients, schedule: Schedule) -> None:
+    """Size the tables for the cohorts to come; those that go in waves find their sizes as they come."""
+    there = np.flatnonzero(population.sizes)
+    sizes = population.sizes[there]
+    one = sum(column.nbytes for column in population.client_at(int(there[0])).values()) / sizes[0]
+    if not algorithm.pooled and one * sizes.mean() * schedule.cohort_size < WAVE_BYTES / 2:
+        layout.reserve(sizes, schedule.lengths(sizes), schedule.cohort_size)
 
 
 def _check(problem: Any, initial: Any, run_dir: Any, on_round: Any, participation: Any, drift: Any) -> None:

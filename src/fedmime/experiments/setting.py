@@ -9,9 +9,10 @@ import dataclasses
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_type_hints
 
 from fedmime.errors import ConfigError
+from fedmime.experiments.kinds import fitted
 
 AlgorithmName = Literal[
     "mime",
@@ -157,6 +158,7 @@ def read(path: Path, default: Any) -> Any:
 def merged(default: Any, fields: Mapping[Any, Any], where: str, prefix: str = "") -> Any:
     """A dataclass with fields replaced; unknown names, cycles and values of another kind are refused."""
     known = {field.name: getattr(default, field.name) for field in dataclasses.fields(default)}
+    kinds = get_type_hints(type(default))
     changes: dict[str, Any] = {}
     for key, value in fields.items():
         name, _, inner = str(key).replace("-", "_").partition(".")
@@ -170,8 +172,11 @@ def merged(default: Any, fields: Mapping[Any, Any], where: str, prefix: str = ""
             if not isinstance(part, dict) or part is fields:
                 raise ConfigError(f"config: {where}: {prefix + name} must be a mapping of fields, got {value!r:.80}")
             changes[name] = merged(current, part, where, f"{prefix}{name}.")
-        elif inner or isinstance(value, dict | list):
-            raise ConfigError(f"config: {where}: {prefix + name} takes one value, got {value!r:.80}")
+        elif inner:
+            raise ConfigError(f"config: {where}: {prefix + name} has no fields, so there is no {prefix + str(key)!r}")
         else:
-            changes[name] = value
+            try:
+                changes[name] = fitted(kinds[name], value)
+            except ValueError as error:
+                raise ConfigError(f"config: {where}: {prefix + name} must be {error}, got {value!r:.80}") from None
     return dataclasses.replace(default, **changes)
