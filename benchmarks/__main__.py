@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import comparison, data_section, goals, report, roofline, scaling
+from benchmarks import comparison, data_section, goals, report, roofline, scaling, sweep_section
 from benchmarks.shapes import MODELS
 from benchmarks.tables import all_tables
 
@@ -23,6 +23,7 @@ MEASURED: dict[str, Callable[[Path, bool, Callable[[str], None]], dict[str, Any]
     "roofline": roofline.run,
     "scaling": scaling.run,
     "data": data_section.run,
+    "sweep": sweep_section.run,
 }
 SECTIONS = (*MEASURED, "goals")
 WIDTH = 150  # of tables that do not go to a terminal

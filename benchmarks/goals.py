@@ -17,6 +17,7 @@ MIME_COST = {"logistic": 2.1, "mlp": 2.1, "cnn": 2.1, "char_lstm": 2.2}
 MIME_COST_10 = {"logistic": 1.6, "mlp": 1.6, "cnn": 1.6}
 SECOND_CORE = 1.7
 FLAT = 1.3
+SWEPT = ("handwriting-logistic", "handwriting-mlp")
 
 
 class Goal(NamedTuple):
@@ -50,7 +51,8 @@ def run(sections: Sections) -> dict[str, Any]:
 def evaluate(sections: Sections) -> list[Goal]:
     """Every goal, measured or not."""
     peers, scaling = sections.get("peers", {}), sections.get("scaling", {})
-    return [*_against_peers(peers), *_against_fedavg(peers), *_second_core(peers), *_steady(peers, scaling)]
+    measured = [*_against_peers(peers), *_against_fedavg(peers), *_second_core(peers), *_steady(peers, scaling)]
+    return [*measured, *_sweeps(sections.get("sweep", {}))]
 
 
 def _against_peers(peers: Sections) -> list[Goal]:
@@ -97,6 +99,19 @@ def _steady(peers: Sections, scaling: Sections) -> list[Goal]:
         Goal("programs compiled after round 2, random cohorts", drawn, 0, False),
         Goal(f"peak memory of {STACKOVERFLOW:,} clients over 2,000", {"number": ratio(most, some)}, FLAT, False),
     ]
+
+
+def _sweeps(section: Sections) -> list[Goal]:
+    goals = []
+    for task in SWEPT:
+        row: Sections = next((row for row in section.get("rows", []) if row["task"] == task), {})
+        share = ratio(row.get("near"), len(row["lost"])) if row else None
+        goals += [
+            Goal(f"nine rates on {task}: single runs", {"cpu": row.get("whole")}, 9.2, False),
+            Goal(f"nine rates on {task}, halving: single runs", {"cpu": row.get("halved")}, 4.0, False),
+            Goal(f"nine rates on {task}, halving: share of seeds near the best", {"number": share}, 0.9),
+        ]
+    return goals
 
 
 def _times(peers: Sections, model: str, case: str, peer: str) -> Figures:

@@ -12,7 +12,7 @@ Results = dict[str, Any]
 
 def all_tables(results: Results) -> list[Table]:
     """The tables of the sections that were measured, in the order they are read."""
-    makers = {"peers": peers, "goals": goals, "roofline": roofline, "scaling": scaling, "data": data}
+    makers = {"peers": peers, "goals": goals, "roofline": roofline, "scaling": scaling, "data": data, "sweep": sweep}
     return [table for name, make in makers.items() if name in results for table in make(results[name])]
 
 
@@ -95,6 +95,37 @@ def data(section: Results) -> list[Table]:
         return [Table("Client store", ["figure", "value"], [["absent", section["absent"]]])]
     rows = [[row["name"], f"{row['value']:,.3f}", row["remark"]] for row in section["rows"]]
     return [Table("Client store", ["figure", "value", "remark"], rows)]
+
+
+def sweep(section: Results) -> list[Table]:
+    """What nine rates cost in single runs."""
+    if "absent" in section:
+        return [Table("Sweep of nine rates", ["figure", "value"], [["absent", section["absent"]]])]
+    rows = [
+        [
+            row["task"],
+            f"{row['single']:.1f}",
+            f"{row['whole']:.2f}",
+            f"{row['halved']:.2f}",
+            f"{row['apart']:.0e}",
+            f"{row['near']} of {len(row['lost'])}",
+            f"{100 * max(row['lost']):.2f}",
+        ]
+        for row in section["rows"]
+    ]
+    header = [
+        "task",
+        "one run, CPU s",
+        "whole grid, runs",
+        "halving, runs",
+        "largest difference",
+        "seeds near the best",
+    ]
+    note = (
+        "CPU seconds in one process, compilation included. Difference: accuracy of a point from a separate run. Near: "
+        "halving's choice is within 0.5 points of the whole grid's best; the last column is the most it lost."
+    )
+    return [Table("Sweep of nine rates", [*header, "most lost, points"], rows, note)]
 
 
 def _overview(section: Results, case: str) -> Table:

@@ -15,6 +15,22 @@ def test_help_names_the_verbs_and_does_not_start_jax() -> None:
     assert "data" in done.stdout
 
 
+def test_help_of_every_verb_does_not_start_jax() -> None:
+    """What keeps help under a second: none of the heavy libraries is loaded for it."""
+    code = """
+import contextlib, io, sys
+from fedmime.cli.main import VERBS, main
+for verb in VERBS:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        main([verb, "--help"])
+    assert f"usage: fedmime {verb}" in said.getvalue(), verb
+loaded = {"jax", "numpy", "scipy", "sklearn", "orbax", "matplotlib"} & set(sys.modules)
+assert not loaded, loaded
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("fedmime 0.")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import tyro
 
-from fedmime.cli import catalogue, compare, data, doctor, evaluate, report, train
+from fedmime.cli import catalogue, compare, data, diagnose, doctor, evaluate, report, reproduce, sweep, train, tune
 from fedmime.errors import FedmimeError
 
 USAGE, IO_ERROR, INTERRUPTED = 2, 74, 130
@@ -31,6 +31,10 @@ VERBS = {
     "resume": Verb(train.Resume, train.resume, "go on with a run that was broken off"),
     "eval": Verb(evaluate.Eval, evaluate.run, "evaluate a run's model, client by client too"),
     "compare": Verb(compare.Compare, compare.run, "several methods, same seeds, one report", compare.defaults),
+    "diagnose": Verb(diagnose.Diagnose, diagnose.run, "how alike a task's clients are, and what that advises"),
+    "sweep": Verb(sweep.Sweep, sweep.run, "a grid over any numbers of a setting", sweep.defaults),
+    "tune": Verb(tune.Tune, tune.run, "choose the rate on a small centralized sample", tune.defaults),
+    "reproduce": Verb(reproduce.Reproduce, reproduce.run, "a figure or table of the paper, by its name"),
     "report": Verb(report.Report, report.run, "one HTML page of recorded runs"),
     "data": Verb(data.Data, data.run, "list, fetch, verify, convert and look at federated data"),
     "list": Verb(catalogue.List, catalogue.run, "the names of tasks, algorithms, optimizers, models and data sets"),

@@ -6,6 +6,7 @@ manifest was never finished; one that differs from its manifest is damaged, and 
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -23,6 +24,7 @@ from fedmime.files import flush, sha256_of, whole_file
 _log = logging.getLogger(__name__)
 
 STATE, FACTS, MANIFEST, SCHEMA = "state", "run.json", "MANIFEST.json", 1
+_OVERHEAD = 2**17  # bytes of a checkpoint beside its arrays, and some to spare
 _SYSTEM_CODE = re.compile(r"os_error_code='(\d+)'")
 
 
@@ -51,6 +53,7 @@ class Checkpoints:
         try:
             shutil.rmtree(target, ignore_errors=True)
             target.mkdir(parents=True)
+            _require_room(target, sum(np.asarray(array).nbytes for array in arrays))
             _write_arrays(target / STATE, arrays)
             (target / FACTS).write_text(json.dumps(dict(facts)), encoding="utf-8")
             listed = {str(p.relative_to(target)): _entry(p) for p in sorted(target.rglob("*")) if p.is_file()}
@@ -141,6 +144,12 @@ def _verify(target: Path, only: str | None = None) -> None:
             raise CheckpointError(f"checkpoint {target.name}: file {name!r} is missing or cut short")
         if sha256_of(path) != digest:
             raise CheckpointError(f"checkpoint {target.name}: sha256 of {name!r} differs")
+
+
+def _require_room(target: Path, size: int) -> None:
+    """A disk that is full is told before the storage layer finds out in many words."""
+    if shutil.disk_usage(target).free < size + _OVERHEAD:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
 
 
 def _write_arrays(path: Path, arrays: Sequence[np.ndarray]) -> None:

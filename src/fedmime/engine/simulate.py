@@ -121,7 +121,7 @@ def simulate(
     if jax.tree.leaves(blank) and schedule.participation.sampler == "with_replacement":
         raise ConfigError("simulate: sampler='with_replacement' may draw a client twice, which cannot keep two values")
     layout, model = default_layout(problem, devices), state.server.x
-    _reserve(layout, algorithm, population, schedule)
+    reserve(layout, algorithm, population, schedule)
     intake = Intake(problem.check, once=not algorithm.pooled)
 
     def lay_out(t: int) -> Ready:
@@ -168,7 +168,7 @@ def ahead(make: Callable[[int], Ready], start: int, rounds: int) -> Iterator[Rea
             yield ready
 
 
-def _reserve(layout: Layout, algorithm: Algorithm, population: Clients, schedule: Schedule) -> None:
+def reserve(layout: Layout, algorithm: Algorithm, population: Clients, schedule: Schedule) -> None:
     """Size the tables for the cohorts to come; those that go in waves find their sizes as they come."""
     there = np.flatnonzero(population.sizes)
     sizes = population.sizes[there]

@@ -1,0 +1,87 @@
+"""A nine-point sweep beside one run, in one process: prints one JSON line a task.
+
+python -m benchmarks.sweep_run SEEDS TASK...
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedmime.experiments import train
+from fedmime.experiments.grid import LIGHT, at
+from fedmime.experiments.setting import Setting
+from fedmime.experiments.sweep import Swept, sweep
+
+ROUNDS, EVERY = 64, 8
+NEAR = 0.005  # of accuracy
+
+
+def cpu(work: Callable[[], Any]) -> tuple[Any, float]:
+    """What a call gives and its CPU seconds, compilation included."""
+    jax.clear_caches()
+    gc.collect()
+    start = time.process_time()
+    return work(), time.process_time() - start
+
+
+def setting(task: str, seed: int = 0) -> Setting:
+    """FedAvg on the embedded handwriting, the task's own cohort and batch."""
+    return Setting(task=task, algorithm="fedavg", rounds=ROUNDS, evaluate_every=EVERY, seed=seed, drift=False)
+
+
+def measure(task: str, seeds: int) -> dict[str, Any]:
+    """Costs in single runs, agreement with separate runs, and how good halving's choice is over seeds."""
+    train.prepare(setting(task))  # the data is there before the clock starts
+    run = at(setting(task), {"eta": 0.1})
+    one, single = cpu(lambda: train.run(train.prepare(run)))
+    full, whole = cpu(lambda: sweep(setting(task), LIGHT))
+    less, halved = cpu(lambda: sweep(setting(task), LIGHT, halving=True))
+    accuracy = one.history["test_accuracy"]
+    same = next(trial for trial in full.trials if abs(trial.values["eta"] - 0.1) < 1e-9)
+    apart = float(np.abs(np.asarray(same.accuracy) - accuracy[~np.isnan(accuracy)]).max())
+    lost = [_lost(full, less), *(_choice(task, seed) for seed in range(1, seeds))]
+    return {
+        "task": task,
+        "single": single,
+        "whole": whole / single,
+        "halved": halved / single,
+        "apart": apart,
+        "lost": lost,
+        "near": sum(value <= NEAR for value in lost),
+    }
+
+
+def _choice(task: str, seed: int) -> float:
+    """The accuracy that halving's choice loses against the whole grid; it finds its points in the same cache."""
+    with tempfile.TemporaryDirectory() as cache:
+        full = sweep(setting(task, seed), LIGHT, cache=cache)
+        return _lost(full, _halved(task, seed, cache))
+
+
+def _halved(task: str, seed: int, cache: str) -> Swept:
+    """Halving over points that have all gone to the end; only those of the last rung may be chosen."""
+    found = sweep(setting(task, seed), LIGHT, halving=True, cache=cache)
+    left = list(found.trials)
+    for rung, after in zip(found.plan or [], [0, *(r.rounds for r in found.plan or [])], strict=False):
+        left = sorted(left, key=lambda trial: -trial.score(after))[: rung.points]
+    return dataclasses.replace(found, trials=left)
+
+
+def _lost(full: Swept, halved: Swept) -> float:
+    best = {trial.values["eta"]: trial.score(ROUNDS) for trial in full.trials}
+    return max(best.values()) - best[halved.best.values["eta"]]
+
+
+if __name__ == "__main__":
+    for name in sys.argv[2:]:
+        print(json.dumps(measure(name, int(sys.argv[1]))), flush=True)

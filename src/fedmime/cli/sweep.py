@@ -1,0 +1,94 @@
+"""`fedmime sweep`: a grid over any numbers of a setting."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedmime.cli.options import Asked, from_file, require_local, setting_of
+from fedmime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedmime.experiments.sweep import Swept
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep(Asked):
+    """Train at every point of a grid and compare. The same command goes on with a sweep that was broken off."""
+
+    grid: tuple[str, ...] = ()
+    """Axes such as eta=1,0.3,0.1 optimizer.eps=1e-3,1e-7; by default --light."""
+    light: bool = False
+    """The paper's nine client rates."""
+    heavy: bool = False
+    """The paper's 567 points: client rate, server rate, ε."""
+    halving: bool = False
+    """Give up the worse half of the points again and again; nine points then cost 3.5 runs."""
+    out: Path | None = None
+    """Where results and points are kept; by default runs/sweep-TASK-ALGORITHM."""
+
+
+def defaults(words: Sequence[str]) -> Sweep:
+    """What `sweep` does unless told otherwise."""
+    return from_file(Sweep, words)
+
+
+def run(args: Sweep) -> int:
+    """Sweep and write; gives the exit code."""
+    from fedmime.cli import session
+    from fedmime.cli.points import Points
+    from fedmime.cli.signals import Signals
+    from fedmime.experiments import grid as grids
+    from fedmime.experiments import halving, sweep_files, tasks
+    from fedmime.experiments.sweep import sweep
+
+    require_local(args.backend)
+    if args.light + args.heavy + bool(args.grid) > 1:
+        raise ConfigError("sweep: give one of --grid, --light and --heavy")
+    grid = grids.HEAVY if args.heavy else grids.parse(args.grid) if args.grid else grids.LIGHT
+    points = len(grids.points(grid))
+    if args.dry_run:
+        rungs = halving.rungs(points, args.rounds or tasks.get(args.task).rounds)
+        cost = halving.cost(rungs) if args.halving else points
+        sys.stdout.write(f"{points} points, {cost:.3g} full runs\n")
+        return 0
+    session.start()
+    out = args.out or Path("runs") / f"sweep-{args.task}-{args.algorithm}"
+    if args.fresh:
+        shutil.rmtree(out / "cache", ignore_errors=True)
+    with Signals() as signals, Points(args.quiet) as shown:
+        swept = sweep(
+            setting_of(args),
+            grid,
+            halving=args.halving,
+            data_dir=args.data_dir,
+            cache=out / "cache",
+            progress=shown.show,
+            stop=signals.stop,
+        )
+    written = sweep_files.write(swept, out)
+    if args.json:
+        sys.stdout.write(json.dumps(swept.facts(), allow_nan=False) + "\n")
+    else:
+        _tell(swept, written)
+    return 0
+
+
+def _tell(swept: Swept, written: list[Path]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedmime.experiments import sweep_files
+
+    console = Console()
+    table = Table(*swept.grid, "accuracy", "rounds", "what became of it", title=f"{swept.label}, {swept.rounds} rounds")
+    for row in sweep_files.rows(swept):
+        table.add_row(*row)
+    console.print(table)
+    for line in (sweep_files.notice(swept), *map(str, written)):
+        console.print(line, highlight=False, soft_wrap=True)

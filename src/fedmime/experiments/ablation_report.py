@@ -1,0 +1,118 @@
+"""The ablation as figures and tables, the paper's findings beside ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedmime.experiments.ablation import REFERENCE, SIX
+from fedmime.experiments.reproduce_order import array
+from fedmime.report.curves import mean_interval, with_intervals
+from fedmime.report.html import Section, Table
+from fedmime.report.picture import Picture
+
+Data = dict[str, Any]
+
+
+def sections(data: Data) -> list[Section]:
+    """What the report shows."""
+    facts = data["setting"]
+    told = (
+        f"{facts['task']}, {facts['cohort']} clients a round, {facts['epochs']} local epochs, "
+        f"{facts['rounds']} rounds, {facts['seeds']} seeds; "
+        f"every method's rate chosen over {facts['tuning']} rounds of its own sweep. "
+        f"The mark is the highest mean accuracy of {REFERENCE}, {data['target']:.2%}."
+    )
+    return [
+        Section("Rounds to the accuracy of FedAvg", told, _pictures(data), _rounds(data)),
+        Section("The paper's findings beside ours", table=_findings(data)),
+        Section("On the way", "Rounds until the mean accuracy is reached.", table=_marks(data)),
+        Section("How the rates were chosen", table=_tuning(data)),
+    ]
+
+
+def _pictures(data: Data) -> list[Picture]:
+    after = np.asarray(data["after"])
+    curves = {name: array(rows) for name, rows in data["curves"].items()}
+    panels = {
+        "ablation": ("Six methods", SIX),
+        "ablation-momentum": ("With and without momentum", ("Mime", "Mime, β = 0", "FedAvg", "FedAvg, β = 0")),
+        "ablation-state": ("Fixed or locally updated momentum", ("Mime", "Loc-Mime")),
+    }
+    found = []
+    for stem, (title, names) in panels.items():
+        shown = {name: curves[name] for name in names if name in curves}
+        if len(shown) > 1:
+            figure = with_intervals(shown, after, title, data["target"] if stem == "ablation" else None)
+            told = "Mean test accuracy over seeds with its 95 % interval."
+            found.append(Picture(stem, title, figure, told, wide=stem == "ablation"))
+    return found
+
+
+def _rounds(data: Data) -> Table:
+    reference = data["rounds_to_target"][REFERENCE]
+    rows = []
+    for name, reached in data["rounds_to_target"].items():
+        seeds = ", ".join("–" if r is None else str(r) for r in data["rounds_to_target_by_seed"][name])
+        ratio = f"{reference / reached:.1f}×" if reached and reference else "–"
+        paper = "about 7×" if name in ("Mime", "MimeLite") else "1×" if name == REFERENCE else ""
+        rows.append([name, _number(reached), ratio, paper, seeds, _mean(data["final"][name]), _rate(data, name)])
+    head = ["method", "rounds to the mark", "faster than FedAvg", "paper", "by seed", "final accuracy", "rate"]
+    return Table(head, rows, "By seed: with the highest accuracy that FedAvg had at that seed.")
+
+
+def _rate(data: Data, name: str) -> str:
+    return f"{data['tuning'][name]['values']['eta']:.3g}"
+
+
+def _findings(data: Data) -> Table:
+    final = {name: _plain_mean(values) for name, values in data["final"].items()}
+
+    def order(*names: str) -> str:
+        known = [name for name in names if final.get(name) is not None]
+        return " > ".join(f"{name} {final[name]:.1%}" for name in sorted(known, key=lambda name: -(final[name] or 0)))
+
+    rows = [
+        ["all", "Mime ≈ MimeLite > FedAvg > SCAFFOLD > FedProx", order(*SIX[:5])],
+        ["momentum", "helps Mime much, FedAvg slightly", order("Mime", "Mime, β = 0", "FedAvg", "FedAvg, β = 0")],
+        ["state", "fixed better than locally updated", order("Mime", "Loc-Mime")],
+    ]
+    return Table(["what", "paper", "ours: accuracy after the last round"], rows)
+
+
+def _marks(data: Data) -> Table:
+    names = list(data["curves"])
+    rows = [[name, *(_number(reached[name]) for reached in data["marks"].values())] for name in names]
+    return Table(["method", *data["marks"]], rows)
+
+
+def _tuning(data: Data) -> Table:
+    rows = []
+    for name, tuned in data["tuning"].items():
+        tried = sorted(tuned["tried"], key=lambda point: -point["eta"])
+        scores = "  ".join(f"{p['eta']:.2g}: {_score(p)}" for p in tried)
+        edge = ", ".join(tuned["at_edge"]) or "no"
+        rows.append([name, _rate(data, name), scores, edge, f"{tuned['runs']:.1f}"])
+    head = ["method", "chosen rate", "accuracies tried (where halving stopped them)", "on the edge", "cost in runs"]
+    return Table(head, rows)
+
+
+def _score(point: dict[str, Any]) -> str:
+    return "diverged" if point["score"] is None else f"{point['score']:.0%} ({point['rounds']})"
+
+
+def _number(value: int | None) -> str:
+    return "not reached" if value is None else f"{value}"
+
+
+def _plain_mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _mean(values: list[float | None]) -> str:
+    if any(value is None for value in values):
+        return "diverged"
+    mean, half = mean_interval(np.asarray(values, float)[:, None])
+    return f"{mean[0]:.2%}" + (f" ± {half[0]:.2%}" if len(values) > 1 else "")

@@ -1,0 +1,74 @@
+"""The table of accuracies under equal communication, the paper's beside ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedmime.report import style
+from fedmime.report.curves import mean_interval
+from fedmime.report.html import Section, Table
+from fedmime.report.picture import Picture
+
+Rows = list[dict[str, Any]]
+
+
+def sections(data: dict[str, Any]) -> list[Section]:
+    """One section a column of the paper's table."""
+    columns = dict.fromkeys(row["column"] for row in data["rows"])
+    return [_section(column, [row for row in data["rows"] if row["column"] == column], data) for column in columns]
+
+
+def _section(column: str, rows: Rows, data: dict[str, Any]) -> Section:
+    head = ["method", "clients", "rate", "accuracy", "paper, 1000 rounds", "difference from FedAvg", "paper's"]
+    cells = []
+    for row in rows:
+        clients = f"{row['cohort'] // 2} pairs" if row["pairs"] else f"{row['cohort']}"
+        edge = " (edge)" if row["at_edge"] else ""
+        ours, paper = _gap(row, rows)
+        cells.append(
+            [row["method"], clients, f"{row['eta']:.3g}{edge}", _written(row), f"{row['paper']:.1%}", ours, paper]
+        )
+    told = (
+        f"{rows[0]['task']}, {rows[0]['rounds']} rounds, one local epoch, {data['setting']['seeds']} seeds; "
+        "clients such that every method sends as much a round. Differences are to FedAvg with the same base optimizer."
+    )
+    return Section(f"Accuracies: {column}", told, [_picture(column, rows)], Table(head, cells))
+
+
+def _gap(row: dict[str, Any], rows: Rows) -> tuple[str, str]:
+    """How much better than FedAvg with the same base, ours and the paper's."""
+    base = row["method"].replace("MimeLite", "FedAvg").replace("Mime", "FedAvg")
+    other = next(r for r in rows if r["method"] == base)
+    if other is row:
+        return "", ""
+    mine, theirs = _mean(row), _mean(other)
+    ours = "–" if mine is None or theirs is None else f"{100 * (mine - theirs):+.1f}"
+    return ours, f"{100 * (row['paper'] - other['paper']):+.1f}"
+
+
+def _mean(row: dict[str, Any]) -> float | None:
+    known = [value for value in row["accuracy"] if value is not None]
+    return float(np.mean(known)) if len(known) == len(row["accuracy"]) else None
+
+
+def _written(row: dict[str, Any]) -> str:
+    if _mean(row) is None:
+        return "diverged"
+    mean, half = mean_interval(np.asarray(row["accuracy"], float)[:, None])
+    return f"{mean[0]:.1%}" + (f" ± {half[0]:.1%}" if len(row["accuracy"]) > 1 else "")
+
+
+def _picture(column: str, rows: Rows) -> Picture:
+    with style.styled():
+        figure = style.figure(6.4, 0.9 + 0.3 * len(rows))
+        ax = figure.subplots()
+        for place, row in enumerate(rows):
+            mean, half = mean_interval(np.asarray([np.nan if v is None else v for v in row["accuracy"]])[:, None])
+            ax.errorbar(mean[0], place, xerr=half[0], fmt="o", color=style.colour(row["method"]), capsize=3)
+            ax.plot(row["paper"], place, "|", color=style.INK, markersize=12, markeredgewidth=1.6)
+        ax.set_yticks(range(len(rows)), [row["method"] for row in rows])
+        ax.invert_yaxis()
+        ax.set(title=f"Test accuracy, {column}", xlabel="accuracy with its 95 % interval; stroke: paper")
+    return Picture(f"accuracies-{column}", f"Test accuracy, {column}", figure)

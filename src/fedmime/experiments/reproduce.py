@@ -1,0 +1,86 @@
+"""The paper's figures and tables, one name each: computed, drawn, put on a page; kept by configuration."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+from fedmime.errors import ConfigError
+from fedmime.experiments.reproduce_order import Order, ScaleName
+from fedmime.experiments.sweep import Progress
+from fedmime.experiments.sweep_files import write_json
+from fedmime.numbers import choice, count
+from fedmime.report import html
+from fedmime.report.picture import save
+
+TITLES = {
+    "ablation": "Ablation: Mime beside its peers",
+    "accuracies": "Accuracies under equal communication",
+    "stability": "Stability to server rate and ε",
+    "drift": "Client drift on two quadratics",
+    "communication": "Cohorts of equal communication",
+    "theory": "What the theory promises",
+}
+DATA, PAGE = "data.json", "report.html"
+
+
+class Reproduced(NamedTuple):
+    """What a reproduction gave."""
+
+    data: dict[str, Any]
+    tables: list[tuple[str, html.Table]]
+    files: list[Path]
+
+
+def reproduce(
+    name: str,
+    scale: ScaleName = "small",
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    seeds: int | None = None,
+    out: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    stop: Callable[[], int | None] | None = None,
+) -> Reproduced:
+    """Make a figure or table of the paper again: data, PNG and PDF, a page with the paper's numbers beside ours.
+
+    Args:
+        scale: `"full"` is the paper's setting, `"small"` fits two cores in under an hour, `"smoke"` takes seconds.
+        data_dir: the published files; without, the data that comes with the package.
+        seeds: how many, instead of the scale's number.
+        out: by default `runs/reproduce/NAME-SCALE`; the same call goes on with what is there.
+    """
+    choice("reproduce", "name", name, tuple(TITLES))
+    choice("reproduce", "scale", scale, get_args(ScaleName))
+    if seeds is not None:
+        count("reproduce", "seeds", seeds, least=1)
+    folder = Path("runs/reproduce") / f"{name}-{scale}" if out is None else Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"reproduce: out must be a directory, got {str(folder)!r}")
+    order = Order(scale, folder, None if data_dir is None else Path(data_dir), seeds, progress, stop)
+    data, sections = _theory(order) if name == "theory" else _own(name, order)
+    write_json(folder / DATA, data)
+    pictures = [picture for section in sections for picture in section.figures]
+    files = [path for each in pictures for path in save(each.figure, folder / each.stem)]
+    page = html.write(folder / PAGE, TITLES[name], sections=sections)
+    tables = [(section.title, section.table) for section in sections if section.table is not None]
+    return Reproduced(data, tables, [folder / DATA, *files, page])
+
+
+def _own(name: str, order: Order) -> tuple[dict[str, Any], list[html.Section]]:
+    module = importlib.import_module(f"fedmime.experiments.{name}")
+    shown = importlib.import_module(f"fedmime.experiments.{name}_report")
+    data = module.run(order)
+    return data, shown.sections(data)
+
+
+def _theory(order: Order) -> tuple[dict[str, Any], list[html.Section]]:
+    from fedmime.experiments import theory, theory_figures
+
+    told = order.progress
+    counted = None if told is None else lambda done, total: told("theory", done, total)
+    data = theory.run(order.scale, order.out, counted)
+    return data, theory_figures.sections(data)

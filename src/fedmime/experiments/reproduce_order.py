@@ -1,0 +1,94 @@
+"""What a reproduction is asked for, and how methods are tuned and repeated in all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from fedmime.experiments import grid as grids
+from fedmime.experiments.grid import Grid, Values
+from fedmime.experiments.setting import Setting
+from fedmime.experiments.sweep import Progress, Swept, sweep
+from fedmime.experiments.sweep_trial import Trial
+
+ScaleName = Literal["full", "small", "smoke"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """A reproduction's arguments."""
+
+    scale: ScaleName
+    out: Path
+    data_dir: Path | None = None
+    seeds: int | None = None  # by default what the scale says
+    progress: Progress | None = None
+    stop: Callable[[], int | None] | None = None
+
+    def sweep(self, setting: Setting, grid: Grid, halving: bool = False) -> Swept:
+        """A sweep whose points are kept in the order's directory."""
+        return sweep(
+            setting,
+            grid,
+            halving=halving,
+            data_dir=self.data_dir,
+            cache=self.out / "cache",
+            progress=self.progress,
+            stop=self.stop,
+        )
+
+    def task(self, model: str) -> str:
+        """The published data where a directory is given, else what comes with the package."""
+        if self.scale == "smoke":
+            return "digits-logistic"
+        return f"{'handwriting' if self.data_dir is None else 'emnist'}-{model}"
+
+
+class Tuned(NamedTuple):
+    """The values chosen for a method, and how."""
+
+    values: Values
+    score: float
+    tried: list[dict[str, Any]]  # points with their scores
+    at_edge: list[str]
+    runs: float
+
+
+def tune(order: Order, setting: Setting, grid: Grid, finer: bool) -> Tuned:
+    """The best point by successive halving; with `finer`, also the rates half a grid step below and above it."""
+    found = [order.sweep(setting, grid, halving=True)]
+    best, edge = found[0].best, found[0].at_edge
+    if finer:
+        beside = grids.finer(best.values["eta"])
+        fixed = {name: (value,) for name, value in best.values.items()}
+        found.append(order.sweep(setting, {**fixed, "eta": beside}))
+        rivals = [trial for trial in found[1].trials if not trial.lost(found[1].rounds)]
+        best = max([best, *rivals], key=lambda trial: trial.score(found[0].rounds))
+    tried = [_told(swept, trial) for swept in found for trial in swept.trials]
+    return Tuned(best.values, best.score(found[0].rounds), tried, edge, sum(swept.runs for swept in found))
+
+
+def _told(swept: Swept, trial: Trial) -> dict[str, Any]:
+    done, lost = min(trial.done, swept.rounds), trial.lost(swept.rounds)
+    return {**trial.values, "score": swept.score(trial), "rounds": done, "diverged": lost}
+
+
+def repeat(order: Order, setting: Setting, values: Values, seed: int) -> Trial:
+    """A method at its values with one seed, to the end."""
+    at = dataclasses.replace(grids.at(setting, values), seed=seed)
+    return order.sweep(at, {name: (value,) for name, value in values.items()}).trials[0]
+
+
+def curve(trial: Trial, rounds: list[int]) -> list[float | None]:
+    """The accuracies after given rounds, None where they were not measured: after a divergence."""
+    known: Mapping[int, float] = dict(zip(trial.rounds, trial.accuracy, strict=True))
+    return [known.get(t) for t in rounds]
+
+
+def array(curves: list[list[float | None]]) -> np.ndarray:
+    """Curves of several seeds as rows, NaN where there is nothing."""
+    return np.asarray([[np.nan if value is None else value for value in row] for row in curves], float)

@@ -1,0 +1,137 @@
+"""A sweep: one setting at every point of a grid, in one process that compiles once and lays every cohort out once."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from fedmime.data import Population
+from fedmime.errors import ConfigError, Diverged
+from fedmime.experiments import grid as grids
+from fedmime.experiments import halving as halvings
+from fedmime.experiments import train
+from fedmime.experiments.grid import Grid
+from fedmime.experiments.halving import Rung
+from fedmime.experiments.setting import Setting, plain
+from fedmime.experiments.sweep_rounds import Lockstep
+from fedmime.experiments.sweep_trial import Shelf, Trial
+
+Progress = Callable[[str, int, int], None]  # what, done, in all
+
+
+@dataclasses.dataclass(frozen=True)
+class Swept:
+    """The outcome of a sweep."""
+
+    setting: Setting  # every default filled in; the values of the first point
+    label: str
+    grid: dict[str, tuple[float, ...]]
+    rounds: int
+    trials: list[Trial]  # in the order of the grid
+    plan: list[Rung] | None  # of halving
+    runs: float  # what it cost, in full runs
+
+    @property
+    def best(self) -> Trial:
+        """The point that scored highest of those that went all the way."""
+        if self.lost:
+            raise Diverged(f"sweep: every point of {self.label} diverged; lower the rates")
+        whole = [trial for trial in self.trials if trial.done >= self.rounds and not trial.lost(self.rounds)]
+        return max(whole or self.trials, key=lambda trial: trial.score(self.rounds))
+
+    @property
+    def lost(self) -> bool:
+        """Whether every point diverged."""
+        return all(trial.lost(self.rounds) for trial in self.trials)
+
+    @property
+    def at_edge(self) -> list[str]:
+        """Axes at whose end the best point lies."""
+        return grids.edges(self.grid, self.best.values)
+
+    def score(self, trial: Trial) -> float | None:
+        """Its smoothed accuracy where it was left, None if it diverged."""
+        found = trial.score(self.rounds)
+        return None if found < 0 else found
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON can write it."""
+        lost = self.lost
+        told = [{"score": self.score(trial), "stopped": trial.done < self.rounds} for trial in self.trials]
+        return {
+            "label": self.label,
+            "setting": plain(self.setting),
+            "grid": {name: list(values) for name, values in self.grid.items()},
+            "rounds": self.rounds,
+            "halving": None if self.plan is None else [rung._asdict() for rung in self.plan],
+            "runs": self.runs,
+            "best": None if lost else self.best.values,
+            "best_score": None if lost else self.score(self.best),
+            "at_edge": [] if lost else self.at_edge,
+            "points": [trial.facts() | more for trial, more in zip(self.trials, told, strict=True)],
+        }
+
+
+def sweep(
+    setting: Setting,
+    grid: Grid,
+    *,
+    halving: bool = False,
+    data_dir: str | os.PathLike[str] | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    stop: Callable[[], int | None] | None = None,
+    population: Population | None = None,
+) -> Swept:
+    """Train at every point of a grid and compare the accuracies on the test set.
+
+    Args:
+        grid: values for numbers of the setting, such as `{"eta": (1, 0.1), "optimizer.eps": (1e-3, 1e-7)}`.
+        halving: give up the worse half of the points again and again, at a cost of 3.5 runs for nine points.
+        cache: a directory where points are kept by their configuration; a sweep broken off goes on from there.
+        progress: called with what is being done and how many rounds of all points are done.
+        stop: called after every round; the number of a signal ends the sweep, saved.
+        population: clients to train on, instead of the task's.
+    """
+    axes = grids.checked(grid)
+    values = grids.points(axes)
+    prepared = [train.prepare(dataclasses.replace(grids.at(setting, point), drift=False), data_dir) for point in values]
+    if population is not None:
+        prepared = [dataclasses.replace(each, population=population) for each in prepared]
+    s = prepared[0].setting
+    assert s.rounds is not None
+    if prepared[0].population.test is None:
+        raise ConfigError(f"sweep: the data of task {s.task!r} has no test set to compare points on")
+    plan = halvings.rungs(len(values), s.rounds) if halving else None
+    ends = [s.rounds] if plan is None else [rung.rounds for rung in plan]
+    every = s.evaluate_every if plan is None else halvings.due(plan, s.evaluate_every)
+    shelf = Shelf(None if cache is None else Path(cache))
+    steps = Lockstep(prepared, values, {*range(every, s.rounds + 1, every), *ends}, shelf, stop)
+    total = round(s.rounds * (len(values) if plan is None else halvings.cost(plan)))
+    runs = _climb(steps, plan or [Rung(len(values), s.rounds)], prepared[0].label, total, progress) / s.rounds
+    return Swept(s, prepared[0].label, axes, s.rounds, steps.trials, plan, runs)
+
+
+def _climb(steps: Lockstep, plan: Iterable[Rung], label: str, total: int, progress: Progress | None) -> int:
+    """Take the better trials from rung to rung; gives the rounds of all trials together, cached ones included."""
+    left = list(steps.trials)
+    done = 0
+
+    def on_round() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(label, min(done, total), total)
+
+    before, cost = 0, 0
+    for rung in plan:
+        left = sorted(left, key=lambda trial: -trial.score(before))[: rung.points]
+        fresh = [trial.done for trial in left]
+        steps.advance(left, rung.rounds, on_round)
+        done += sum(max(0, min(at, rung.rounds) - before) for at in fresh)
+        cost += sum(max(0, min(trial.done, rung.rounds) - before) for trial in left)
+        before = rung.rounds
+    return cost

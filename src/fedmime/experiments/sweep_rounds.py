@@ -1,0 +1,122 @@
+"""Points of a sweep side by side: one pool of data, one layout of every cohort, one compiled round for all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import jax
+import numpy as np
+
+from fedmime.algorithms.algorithm import params
+from fedmime.engine import Gate, Info, Participation, identity
+from fedmime.engine.evaluate import evaluate
+from fedmime.engine.intake import Intake
+from fedmime.engine.round import Ready, assemble, default_layout, run_ready
+from fedmime.engine.schedule import Schedule
+from fedmime.engine.simulate import ahead, reserve
+from fedmime.errors import ConfigError, Stopped
+from fedmime.experiments import grid as grids
+from fedmime.experiments.setting import Setting, plain
+from fedmime.experiments.sweep_trial import Shelf, Trial
+from fedmime.experiments.train import Prepared
+from fedmime.numbers import at_round
+
+_FORMAT = 1  # of what is kept on disk
+_SAVE_SECONDS = 60.0
+_UNIMPORTANT = ("target", "clients_every", "drift", "rounds", "evaluate_every")  # for a trial's numbers
+
+
+class Lockstep:
+    """The trials of a grid, all at the same seed."""
+
+    def __init__(
+        self,
+        prepared: Sequence[Prepared],
+        values: Sequence[grids.Values],
+        evaluations: Iterable[int],
+        shelf: Shelf,
+        stop: Callable[[], int | None] | None = None,
+    ) -> None:
+        first, self._gate = prepared[0], Gate()
+        self._problem, self._population = first.problem, first.population
+        self._algorithms = [each.algorithm for each in prepared]
+        if len({jax.tree.structure(algorithm) for algorithm in self._algorithms}) > 1:
+            raise ConfigError("sweep: points must be of one algorithm; vary its numbers only")
+        s = first.setting
+        taking = Participation(**dataclasses.asdict(s.participation))
+        assert s.cohort is not None
+        self._schedule = Schedule(s.cohort, s.batch, s.epochs, s.steps, s.seed, s.weights, taking)
+        self._key = jax.random.key(s.seed)
+        self._evaluations, self._shelf, self._stop = frozenset(evaluations), shelf, stop
+        self._layout = default_layout(self._problem, None)
+        reserve(self._layout, first.algorithm, self._population, self._schedule)
+        self._intake = Intake(self._problem.check, once=not first.algorithm.pooled)
+        self._model = self._problem.init(jax.random.fold_in(self._key, 0))
+        data = identity.data(self._population)
+        self.trials = [Trial(point, _name(each.setting, data)) for each, point in zip(prepared, values, strict=True)]
+        for trial, algorithm in zip(self.trials, self._algorithms, strict=True):
+            start = algorithm.init(self._model)
+            self._shelf.load(trial, start, jax.tree.map(np.asarray, algorithm.remember(start.server.x)))
+
+    def advance(self, chosen: Sequence[Trial], until: int, on_round: Callable[[], None]) -> None:
+        """Run trials until so many rounds are done; those that diverge stop. `on_round` is called for each round."""
+        going = [trial for trial in chosen if trial.done < until and not trial.diverged]
+        if not going:
+            return
+        saved = time.monotonic()
+        for ready in ahead(self._lay_out, min(trial.done for trial in going), until):
+            for trial in going:
+                if trial.done == ready.round and not trial.diverged:
+                    self._step(trial, ready)
+                    on_round()
+            signal = None if self._stop is None else self._stop()
+            if signal or time.monotonic() - saved > _SAVE_SECONDS:
+                self._save(going)
+                saved = time.monotonic()
+            if signal:
+                raise Stopped(f"sweep: stopped by signal {signal}; the same command goes on", signal)
+            if all(trial.diverged for trial in going):
+                break
+        self._save(going)
+
+    def _step(self, trial: Trial, ready: Ready) -> None:
+        algorithm = self._algorithms[self.trials.index(trial)]
+        assert trial.state is not None
+        trial.state, info = run_ready(ready._replace(algorithm=at_round(algorithm, ready.round)), trial.state)
+        trial.done += 1
+        self._judge(trial, info)
+        if trial.done in self._evaluations and self._population.test is not None:
+            found = evaluate(self._problem, params(trial.state), self._population.test)
+            trial.rounds.append(trial.done)
+            trial.accuracy.append(found["accuracy"])
+            trial.loss.append(found["loss"])
+
+    def _judge(self, trial: Trial, info: Info) -> None:
+        """A trial that loses as many rounds in a row as the gate has patience for has diverged."""
+        if info.clients:
+            trial.abandoned = trial.abandoned + 1 if info.abandoned else 0
+        trial.diverged = trial.abandoned >= self._gate.patience
+
+    def _lay_out(self, t: int) -> Ready:
+        algorithm = self._algorithms[0]
+        cohort = self._schedule.cohort(algorithm, self._population, t)
+        model = self.trials[0].state
+        assert model is not None
+        return assemble(
+            algorithm, self._problem, model.server.x, t, cohort, self._key,
+            devices=None, drift=False, layout=self._layout, intake=self._intake, largest=self._gate.largest,
+        )  # fmt: skip
+
+    def _save(self, trials: Iterable[Trial]) -> None:
+        for trial in trials:
+            self._shelf.save(trial)
+
+
+def _name(setting: Setting, data: dict[str, object]) -> str:
+    """The digest of what decides a trial's numbers: not how long it goes on, unless its rate falls with that."""
+    facts = {name: value for name, value in plain(setting).items() if name not in _UNIMPORTANT}
+    facts |= {"falls over": None if setting.decay == "constant" else setting.rounds, "data": data, "format": _FORMAT}
+    facts["float64"] = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
+    return identity.digest(facts)

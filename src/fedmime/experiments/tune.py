@@ -1,0 +1,98 @@
+"""Tune without clients: choose the rate by centralized training on a small sample, and carry it over."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedmime.data import Population, from_arrays
+from fedmime.errors import ConfigError
+from fedmime.experiments import train
+from fedmime.experiments.grid import LIGHT
+from fedmime.experiments.setting import TRACKING, Optimizer, Setting
+from fedmime.experiments.sweep import Progress, Swept, sweep
+from fedmime.numbers import count
+from fedmime.randomness import generator
+
+_SAMPLE = 40  # stream of the draw of clients
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """A rate chosen centrally, and beside it the federated one where that was looked for."""
+
+    eta: float
+    central: Swept
+    federated: Swept | None
+
+    def facts(self) -> dict[str, Any]:
+        """The comparison as plain data."""
+        found: dict[str, Any] = {"eta": self.eta, "central_accuracy": self.central.best.score(self.central.rounds)}
+        found["at_edge"] = self.central.at_edge
+        if self.federated is None:
+            return found
+        best, rounds = self.federated.best, self.federated.rounds
+        carried = next(trial for trial in self.federated.trials if trial.values["eta"] == self.eta)
+        score = None if carried.lost(rounds) or carried.done < rounds else carried.score(rounds)
+        return found | {
+            "federated_eta": best.values["eta"],
+            "decades_apart": abs(math.log10(self.eta / best.values["eta"])),
+            "federated_accuracy": best.score(rounds),
+            "carried_accuracy": score,
+            "carried_diverged": carried.lost(rounds),
+            "lost": None if score is None else best.score(rounds) - score,
+        }
+
+
+def tune(
+    setting: Setting,
+    rates: Sequence[float] = tuple(LIGHT["eta"]),
+    *,
+    clients: int = 20,
+    rounds: int = 20,
+    check: bool = False,
+    data_dir: str | os.PathLike[str] | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    stop: Callable[[], int | None] | None = None,
+) -> Tuned:
+    """Choose η for a setting by the centralized optimizer on the pooled data of a few clients.
+
+    Args:
+        clients: how many clients' data the server has at hand.
+        rounds: of centralized training, each of as many examples as a cohort has.
+        check: also sweep the federated setting over the same rates, to see how far the choice is from its optimum.
+    """
+    count("tune", "clients", clients, least=1)
+    count("tune", "rounds", rounds, least=1)
+    prepared = train.prepare(setting, data_dir)
+    full = prepared.setting
+    if prepared.population.test is None:
+        raise ConfigError(f"tune: the data of task {full.task!r} has no test set to compare rates on")
+    shared = {"data_dir": data_dir, "cache": cache, "progress": progress, "stop": stop}
+    base = full.base if full.algorithm in TRACKING else "sgd"  # what a client of FedAvg and its kin runs
+    central = dataclasses.replace(
+        full, algorithm="centralized", base=base, split=False, state="fixed", rounds=rounds, cohort=clients, epochs=1
+    )
+    if base != full.base:  # the numbers are the server optimizer's
+        central = dataclasses.replace(central, optimizer=Optimizer())
+    central = dataclasses.replace(central, steps=None, evaluate_every=min(full.evaluate_every, max(1, rounds // 4)))
+    sample = _sample(prepared.population, clients, full.seed)
+    found = sweep(central, {"eta": tuple(rates)}, halving=True, population=sample, **shared)
+    federated = sweep(full, {"eta": tuple(rates)}, **shared) if check else None
+    return Tuned(found.best.values["eta"], found, federated)
+
+
+def _sample(population: Population, clients: int, seed: int) -> Population:
+    """The data of a few clients, with the population's test set."""
+    able = np.flatnonzero(population.sizes)
+    if clients > len(able):
+        raise ConfigError(f"tune: clients={clients} exceeds the {len(able)} clients with examples; lower it")
+    chosen = np.sort(generator(seed, 0, _SAMPLE).choice(able, clients, replace=False))
+    columns = {population.ids[int(i)]: population.client_at(int(i)) for i in chosen}
+    return from_arrays(columns, test=population.test, name=f"{population.name}, {clients} clients")

@@ -1,0 +1,163 @@
+"""`train`, `resume` and `eval`: what they print, what they write, what they refuse."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import fedmime as fm
+from faults.program import said
+from fedmime.cli.main import main
+
+ASKED = ["train", "--task", "digits-logistic", "--algorithm", "scaffold", "--cohort", "4", "--evaluate-every", "2"]
+ROUNDS = ["--rounds", "4"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run."""
+    path = tmp_path_factory.mktemp("run") / "one"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDMIME_NO_COMPILATION_CACHE", "1")
+        assert main([*ASKED, *ROUNDS, "--out", str(path), "--quiet"]) == 0
+    return path
+
+
+def test_json_says_what_the_lines_say(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same command again: nothing is left to do, and the result is told."""
+    before = (run / "metrics.jsonl").read_bytes()
+    ended = said([*ASKED, *ROUNDS, "--out", run, "--json", "--quiet"], capsys)
+    assert (ended.code, ended.err) == (0, "")
+    told, history = json.loads(ended.out), fm.Run.load(run).history
+    accuracy = history["test_accuracy"]
+    assert told == {
+        "method": "SCAFFOLD", "rounds": 4, "accuracy": accuracy[-1], "best_accuracy": np.nanmax(accuracy),
+        "loss": history["test_loss"][-1], "target": 0.85, "rounds_to_target": None,
+        "bytes": history["bytes_total"][-1], "abandoned": 0, "out": str(run),
+    }  # fmt: skip
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_people_read_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended = said([*ASKED, *ROUNDS, "--out", run, "--quiet"], capsys)
+    assert ended.out.startswith("SCAFFOLD: 4 rounds, accuracy ")
+    assert "85% not reached" in ended.out
+    assert ended.out.endswith(f"{run}\n")
+
+
+def test_progress_is_plain_lines_elsewhere_than_on_a_terminal(tmp_path: Path, capsys) -> None:
+    ended = said([*ASKED, *ROUNDS, "--out", tmp_path / "run"], capsys)
+    lines = ended.err.splitlines()
+    assert lines[-1].startswith("SCAFFOLD: round 4/4, accuracy ")
+    assert " 0 s left" in lines[-1]
+    assert 2 <= len(lines) <= 4
+    assert "\x1b" not in ended.err
+
+
+def test_resume_goes_further_as_a_longer_run(run: Path, tmp_path: Path, capsys) -> None:
+    longer, copy = tmp_path / "longer", tmp_path / "copy"
+    shutil.copytree(run, copy)
+    assert said(["resume", copy, "--rounds", 6, "--quiet"], capsys).code == 0
+    assert said([*ASKED, "--rounds", 6, "--out", longer, "--quiet"], capsys).code == 0
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (copy / name).read_bytes() == (longer / name).read_bytes(), name
+    assert json.loads((copy / "status.json").read_text())["rounds"] == 6
+
+
+def test_configuration_holds_what_was_asked(run: Path) -> None:
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert (config["label"], config["task"], config["algorithm"]) == ("SCAFFOLD", "digits-logistic", "scaffold")
+    assert (config["rounds"], config["cohort"], config["batch"], config["eta"]) == (4, 4, 10, 0.1)
+    assert config["server"] == {"optimizer": "sgd"}
+    assert config["participation"]["sampler"] == "uniform"
+
+
+def test_a_file_and_the_command_line_make_one_setting(run: Path, tmp_path: Path, capsys) -> None:
+    """The file says most, the command line counts more."""
+    file = tmp_path / "asked.yaml"
+    file.write_text(
+        "task: digits-logistic\nalgorithm: scaffold\ncohort: 40\nrounds: 4\nevaluate-every: 2\neta: 1e-1\n"
+        f"out: {tmp_path / 'run'}\nparticipation.drop-out: 0\nquiet: true\n"
+    )
+    assert said(["train", "--config", file, "--cohort", 4], capsys).code == 0
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (run / "metrics.jsonl").read_bytes()
+
+
+def test_dry_run_writes_nothing(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = said([*ASKED, *ROUNDS, "--dry-run", "--json"], capsys)
+    told = json.loads(ended.out)
+    assert told["out"] == "runs/digits-logistic/SCAFFOLD-seed0"
+    assert told["setting"]["eta"] == 0.1
+    plan = told["plan"]
+    assert (plan["method"], plan["clients"], plan["cohort"], plan["rounds"]) == ("SCAFFOLD", 50, 4, 4)
+    assert plan["parameters"] == 650
+    assert plan["bytes_down"] == plan["bytes_up"] == 2 * 4 * plan["model_bytes"]
+    assert plan["total_bytes"] == 4 * (plan["bytes_down"] + plan["bytes_up"])
+    assert plan["total_seconds"] == pytest.approx(4 * plan["seconds"])
+    people = said([*ASKED, *ROUNDS, "--dry-run"], capsys).out
+    assert "4 of 50 a round" in people
+    assert "650 parameters" in people
+    assert not list(tmp_path.iterdir())
+
+
+def test_dry_run_counts_what_a_run_sends(run: Path, capsys) -> None:
+    plan = json.loads(said([*ASKED, *ROUNDS, "--dry-run", "--json"], capsys).out)["plan"]
+    history = fm.Run.load(run).history
+    assert plan["total_bytes"] == history["bytes_total"][-1]
+    assert plan["bytes_down"] == history["bytes_down"][0]
+
+
+def test_eval_agrees_with_the_run(run: Path, capsys) -> None:
+    told = json.loads(said(["eval", run, "--json"], capsys).out)
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (told["test_accuracy"], told["test_loss"]) == (last["test_accuracy"], last["test_loss"])
+    best = json.loads(said(["eval", run, "--best", "--json"], capsys).out)
+    assert best["test_accuracy"] == np.nanmax(fm.Run.load(run).history["test_accuracy"])
+    assert f"{last['test_accuracy']:.4f}" in said(["eval", run], capsys).out
+
+
+@pytest.mark.parametrize("verb", ["resume", "eval"])
+def test_directories_without_a_run(verb: str, tmp_path: Path, capsys) -> None:
+    for path in (tmp_path, tmp_path / "none"):
+        ended = said([verb, path], capsys)
+        assert ended.code == 5
+        assert ended.err == f"fedmime: {str(path)!r} holds no run: there is no config.yaml\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "told"),
+    [
+        ("- a list", 5, "damaged"),
+        ("a: [", 5, "damaged"),
+        ("{}", 2, "was not made by the command line"),
+        ("task: nothing", 2, "there is no 'nothing'"),
+        ("task: digits-logistic\neta: fast", 2, "eta must be a number"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["resume", "eval"])
+def test_damaged_configurations(verb: str, text: str, code: int, told: str, run: Path, tmp_path: Path, capsys) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    (copy / "config.yaml").write_text(text)
+    ended = said([verb, copy], capsys)
+    assert ended.code == code
+    assert told in ended.err
+    assert ended.err.count("\n") == 1
+
+
+def test_models_that_were_damaged(run: Path, tmp_path: Path, capsys) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    (copy / "model.safetensors").write_bytes(b"\x08" * 9)
+    ended = said(["eval", copy], capsys)
+    assert (ended.code, ended.err.count("\n")) == (3, 1)
+    (copy / "model.safetensors").unlink()
+    assert said(["eval", copy], capsys).code == 5
+
+
+def test_other_back_ends_are_not_there_yet(capsys) -> None:
+    ended = said([*ASKED, "--backend", "ray"], capsys)
+    assert ended.code == 2
+    assert "backend: 'ray'" in ended.err

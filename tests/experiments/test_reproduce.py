@@ -1,0 +1,87 @@
+"""The paper's figures at the smallest scale, and the numbers of those that are exact."""
+
+import html
+import json
+
+import numpy as np
+import pytest
+
+from fedmime.errors import ConfigError
+from fedmime.experiments import ablation, accuracies, communication, drift
+from fedmime.experiments.reproduce import reproduce
+
+
+@pytest.fixture(scope="module")
+def two_paths(tmp_path_factory):
+    return reproduce("drift", "smoke", out=tmp_path_factory.mktemp("drift")).data
+
+
+@pytest.mark.parametrize("name", ["ablation", "accuracies", "stability", "communication", "theory"])
+def test_smoke(name: str, tmp_path) -> None:
+    found = reproduce(name, "smoke", out=tmp_path)
+    files = {path.name for path in found.files}
+    assert {"data.json", "report.html"} <= files
+    assert any(file.endswith(".pdf") for file in files)
+    assert json.loads((tmp_path / "data.json").read_text()) == json.loads(json.dumps(found.data))
+    page = (tmp_path / "report.html").read_text()
+    assert all(html.escape(title, quote=False).replace("'", "&#39;") in page for title, _ in found.tables)
+    if name in ("ablation", "accuracies", "stability"):
+        again = reproduce(name, "smoke", out=tmp_path, progress=lambda *_: pytest.fail("ran again"))
+        assert again.data == found.data
+
+
+def test_drift_ends_where_the_paper_says(two_paths) -> None:
+    data = two_paths
+    assert data["apart"] > 0.3
+    assert data["to_optimum"]["Mime"] < 1e-12
+    assert data["to_mean_of_optima"]["FedAvg"] < 1e-12
+    assert data["to_optimum"]["FedAvg"] == pytest.approx(data["apart"])
+    assert np.asarray(data["optimum"]) == pytest.approx(np.linalg.solve(*_mean_loss()))
+
+
+def _mean_loss():
+    two = drift.two_clients()
+    assert np.linalg.eigvalsh(two.hessians).min() > 0
+    return two.hessians.mean(axis=0), two.linear.mean(axis=0)
+
+
+def test_local_steps_drawn_are_those_of_the_engine(two_paths) -> None:
+    server = np.asarray(two_paths["paths"]["Mime"])[:8]
+    ends = drift.local_steps("Mime", drift.two_clients(), server)[:, :, -1].mean(axis=1)
+    np.testing.assert_allclose(ends[:-1], server[1:], atol=1e-12)
+
+
+def test_cohorts_are_the_paper_s(tmp_path) -> None:
+    rows = reproduce("communication", "smoke", out=tmp_path).data["rows"]
+    assert [row["method"] for row in rows] == list(communication.PAPER)
+    for row in rows:
+        assert row["model_sizes"] == pytest.approx(row["paper_model_sizes"], abs=1e-3)
+        assert row["cohorts"] == row["paper_cohorts"]
+
+
+def test_twelve_methods_in_the_paper_s_order() -> None:
+    names = list(accuracies.methods())
+    assert names[:3] == ["FedAvgSGD", "MimeLiteSGD", "MimeSGD"]
+    assert {len(column) for column in accuracies.PAPER.values()} == {len(names)}
+
+
+def test_rounds_to_the_accuracy_of_fedavg() -> None:
+    curves = {"FedAvg": [[0.1, 0.4, 0.6], [0.3, 0.4, 0.4]], "Mime": [[0.5, 0.6, 0.7], [0.5, 0.7, None]]}
+    found = ablation.findings({"after": [5, 10, 15], "curves": curves})
+    assert found["target"] == pytest.approx(0.5)
+    assert found["rounds_to_target"] == {"FedAvg": 15, "Mime": 5}
+    assert found["rounds_to_target_by_seed"] == {"FedAvg": [15, 10], "Mime": [10, 5]}
+    assert found["final"]["Mime"] == [0.7, None]
+    assert found["marks"]["45%"] == {"FedAvg": 15, "Mime": 5}
+
+
+def test_refusals(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="name must be one of"):
+        reproduce("figure", out=tmp_path)
+    with pytest.raises(ConfigError, match="scale must be one of"):
+        reproduce("drift", "tiny", out=tmp_path)
+    with pytest.raises(ConfigError, match="seeds must be a whole number"):
+        reproduce("drift", "smoke", seeds=0, out=tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="out must be a directory"):
+        reproduce("drift", "smoke", out=tmp_path / "file")
