@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint bench docs install browser clean
+.PHONY: demo demo-rates test lint bench docs install browser clean
 
 # The stamp makes a second install free; it is renewed when the project's requirements change.
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -16,6 +16,13 @@ install: $(VENV)/installed
 
 demo: install
 	$(BIN)/fedmime compare --config examples/demo.yaml --out runs/demo
+
+# Where the rates in examples/demo.yaml come from: each method's own sweep in the demo's setting.
+demo-rates: install
+	for method in fedavg mime_lite mime; do \
+	  $(BIN)/fedmime sweep --task handwriting-logistic --algorithm $$method --rounds 300 --cohort 10 --epochs 10 \
+	    --evaluate-every 5 --light --halving --out runs/demo-rates/$$method || exit 1; \
+	done
 
 # One test opens a report in Chromium; it is left out where the browser is missing and cannot be installed.
 browser:

@@ -15,7 +15,7 @@ RATES = {"logistic": 0.05, "mlp": 0.01, "cnn": 0.01, "char_lstm": 0.2}  # small:
 REPEATS = {"logistic": 15, "mlp": 15, "cnn": 5, "char_lstm": 5}
 QUICK_REPEATS = {"logistic": 5, "mlp": 5, "cnn": 3, "char_lstm": 3}
 QUICK_MODELS = ("logistic", "mlp", "cnn")
-QUICK_WORK: dict[str, dict[str, Any]] = {"cnn": {"clients": 8, "scale": 0.25}}
+QUICK_WORK: dict[str, dict[str, Any]] = {"cnn": {"clients": 4, "scale": 0.5}}
 
 
 @dataclasses.dataclass(frozen=True)
