@@ -59,7 +59,7 @@ def cases(model: str, quick: bool = False) -> list[Case]:
     """The cases of a model in which no Ray runs."""
     if quick:
         chosen = [FEDAVG if model == "mlp" else dataclasses.replace(FEDAVG, entrants=(*RIVALS, ONE_CORE)), MIME]
-        chosen += [] if model == "cnn" else [MIME_LITE, *_EPOCHS]
+        chosen += {"cnn": [*_EPOCHS], "char_lstm": []}.get(model, [MIME_LITE, *_EPOCHS])
     else:
         chosen = [FEDAVG, MIME_LITE, MIME, *_MORE]
         chosen += [] if model == "char_lstm" else _EPOCHS
