@@ -1,6 +1,8 @@
 """Tests run in float64, with float32 asked for where it is meant; a warning is an error."""
 
+import gc
 import os
+import pathlib
 
 os.environ.setdefault("JAX_ENABLE_X64", "1")
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")
@@ -16,6 +18,7 @@ hypothesis.settings.register_profile("fedmime", deadline=None, max_examples=25, 
 hypothesis.settings.load_profile("fedmime")
 
 FACTS = pytest.StashKey[dict[str, list[float]]]()
+DONE = pytest.StashKey[int]()
 
 
 @pytest.fixture
@@ -26,6 +29,21 @@ def fact(request: pytest.FixtureRequest):
         request.node.user_properties.append(("fact", (heading, float(value))))
 
     return record
+
+
+_MOST_MAPS, _LOOK_EVERY = 20_000, 20  # a process may have 65,530 mapped regions; every compiled program takes some
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Let go of compiled programs before there are too many for one process."""
+    done = item.config.stash.get(DONE, 0) + 1
+    item.config.stash[DONE] = done
+    maps = pathlib.Path("/proc/self/maps")
+    if done % _LOOK_EVERY == 0 and maps.exists() and maps.read_bytes().count(b"\n") > _MOST_MAPS:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
