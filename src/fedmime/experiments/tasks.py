@@ -148,7 +148,7 @@ TASKS = {
             _stackoverflow,
             False,
             cohort=50,
-            eta=0.3,
+            eta=1.0,
             budget=100.0,
             target=0.2,
         ),
