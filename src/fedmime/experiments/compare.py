@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from fedmime.errors import ConfigError
 from fedmime.experiments.setting import ALGORITHMS, BASES, Setting
 
-_METHOD = re.compile(r"(?:(?P<label>[^=]+)=)?(?P<algorithm>[a-z_]+)(?::(?P<base>[a-z0-9]+))?(?:@(?P<eta>[^@]+))?")
+_LABEL = r"(?P<label>[^=/.][^=/]*)="  # the name of a directory, too
+_METHOD = re.compile(rf"(?:{_LABEL})?(?P<algorithm>[a-z_]+)(?::(?P<base>[a-z0-9]+))?(?:@(?P<eta>[^@]+))?")
 
 
 @dataclasses.dataclass(frozen=True)
