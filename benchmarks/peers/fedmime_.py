@@ -9,6 +9,7 @@ from protocol import Case, serve
 from work_file import WorkFile
 
 import fedmime as fm
+from fedmime.engine.run import nested
 
 _compiled = [0]
 
@@ -32,7 +33,7 @@ class Rounds:
 
     def __init__(self, work: WorkFile, case: Case) -> None:
         self._algorithm, self._problem = algorithm(case), PROBLEMS[work.model]()
-        self._initial, self._devices = nested(work.initial), case.get("devices")
+        self._initial, self._devices = nested(work.initial, "/"), case.get("devices")
         self._cohort = cohort(work, case["epochs"])
         self.reset()
 
@@ -55,7 +56,7 @@ class Simulation:
     def __init__(self, work: WorkFile, case: Case) -> None:
         self._algorithm, self._problem = algorithm(case), PROBLEMS[work.model]()
         self._population = fm.data.from_arrays({f"client {i}": dict(c) for i, c in enumerate(work.clients)})
-        self._initial, self._clients = nested(work.initial), len(work.clients)
+        self._initial, self._clients = nested(work.initial, "/"), len(work.clients)
         self._epochs, self._batch, self._rounds = case["epochs"], work.batch, case.get("rounds", 1)
         self._devices = case.get("devices")
         self.reset()
@@ -102,18 +103,6 @@ def cohort(work: WorkFile, epochs: int) -> fm.Cohort:
         batches.append({name: column[table] for name, column in client.items()})
     full = None if epochs == 1 else work.clients
     return fm.Cohort.from_batches(batches, masks, weights=work.sizes, full=full)
-
-
-def nested(weights: dict[str, np.ndarray]) -> dict[str, Any]:
-    """`{"a/b": v}` as `{"a": {"b": v}}`."""
-    tree: dict[str, Any] = {}
-    for name, value in weights.items():
-        *path, leaf = name.split("/")
-        place = tree
-        for part in path:
-            place = place.setdefault(part, {})
-        place[leaf] = value
-    return tree
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, np.ndarray]:

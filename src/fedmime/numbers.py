@@ -205,6 +205,10 @@ def _initial(init: Callable[[jax.Array], Any] | None) -> dict[str, tuple[int, ..
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-    """The shape of every array by its place in the tree."""
+    return {place: jnp.shape(leaf) for place, leaf in by_place(tree).items()}
+
+
+def by_place(tree: Any) -> dict[str, Any]:
+    """The arrays of a pytree by their places in it, such as `dense0.w`."""
     places, _ = jax.tree.flatten_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): jnp.shape(leaf) for path, leaf in places}
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in places}

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
+from fedmime.cli.progress import counter
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -226,11 +228,7 @@ def _console() -> Console:
 @contextlib.contextmanager
 def _count_progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
     """A progress bar on standard error that counts clients."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as bar:
+    with counter(quiet) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 

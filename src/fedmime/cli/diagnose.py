@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedmime.cli.progress import counter
+
 if TYPE_CHECKING:
     from fedmime.experiments.diagnose import Diagnosis
 
@@ -104,10 +106,6 @@ def _print(found: Diagnosis) -> None:
 @contextlib.contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
     """A progress bar on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as bar:
+    with counter(quiet) as bar:
         task = bar.add_task("measuring", total=None)
         yield lambda what, done, total: bar.update(task, description=f"measuring, {what}", completed=done, total=total)

@@ -6,6 +6,8 @@ import sys
 import time
 from typing import Any, Self
 
+from fedmime.cli.progress import counter
+
 _EVERY = 15.0  # seconds between plain lines
 
 
@@ -18,11 +20,7 @@ class Points:
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty() and not self._quiet:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar = counter(self._quiet)
             self._bar.start()
         return self
 

@@ -9,6 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
     from fedmime.engine import Info
 
 _EVERY = 5.0  # seconds between plain lines that report no evaluation
@@ -67,6 +69,16 @@ class Progress:
         left = (self._rounds - done) / speed if speed else 0.0
         accuracy = "" if self._accuracy != self._accuracy else f"accuracy {self._accuracy:.2%}, "
         return f"{accuracy}loss {self._loss:.3f}, {speed:.2f} rounds/s, {clock(left)} left, {size(done * self._bytes)}"
+
+
+def counter(quiet: bool) -> Bar:
+    """A bar on standard error that counts what is done and is gone in the end."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Bar(*columns, console=Console(stderr=True), disable=quiet, transient=True)
 
 
 def clock(seconds: float) -> str:

@@ -22,6 +22,7 @@ from fedmime.engine.checkpoint import Checkpoints, Saved
 from fedmime.engine.memory import DiskMemory
 from fedmime.errors import CheckpointError, LockError
 from fedmime.files import flush, whole_file
+from fedmime.numbers import by_place
 
 _log = logging.getLogger("fedmime")
 
@@ -153,10 +154,8 @@ class RunDirectory:
         """Write the server model for others to use."""
         from safetensors.numpy import save
 
-        places, _ = jax.tree.flatten_with_path(jax.device_get(params(state)))
-        named = {
-            jax.tree_util.keystr(at, simple=True, separator="."): np.ascontiguousarray(leaf) for at, leaf in places
-        }
+        model = by_place(jax.device_get(params(state)))
+        named = {place: np.ascontiguousarray(leaf) for place, leaf in model.items()}
         with whole_file(self.path / name) as temporary:
             temporary.write_bytes(save(named, {"rounds": str(state.round)}))
 

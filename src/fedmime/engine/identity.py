@@ -14,6 +14,7 @@ import numpy as np
 
 from fedmime.algorithms.algorithm import Algorithm, State, params
 from fedmime.engine.schedule import Schedule
+from fedmime.numbers import by_place
 
 _SAMPLED = (0, 1, 2, 5, 10, 50, 100, 500, 1000)  # rounds by which a schedule is known
 
@@ -44,11 +45,7 @@ def _values(function: Any) -> list[float] | None:
 
 def shapes(params: Any) -> dict[str, str]:
     """The arrays of a model, by place."""
-    places, _ = jax.tree.flatten_with_path(params)
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="."): f"{jnp.result_type(leaf).name}{list(jnp.shape(leaf))}"
-        for path, leaf in places
-    }
+    return {place: f"{jnp.result_type(a).name}{list(jnp.shape(a))}" for place, a in by_place(params).items()}
 
 
 def digest(facts: Mapping[str, Any]) -> str:

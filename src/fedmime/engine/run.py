@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -57,9 +58,14 @@ def read_model(path: Path) -> dict[str, Any]:
         flat = load(path.read_bytes())
     except SafetensorError as error:
         raise DataError(f"{str(path)!r} is damaged: {error}") from None
+    return nested(flat, ".")
+
+
+def nested(arrays: Mapping[str, Any], separator: str) -> dict[str, Any]:
+    """Arrays by names like `a.b` as a tree of dictionaries."""
     tree: dict[str, Any] = {}
-    for name, array in flat.items():
-        *places, leaf = name.split(".")
+    for name, array in arrays.items():
+        *places, leaf = name.split(separator)
         inner = tree
         for place in places:
             inner = inner.setdefault(place, {})

@@ -108,9 +108,7 @@ def simulate(
         stop: called after every round; the number of a signal ends the run, saved.
         drift: also measure the clients' mean squared distance from the server model.
     """
-    schedule = _schedule(
-        population, rounds, cohort_size, batch_size, epochs, steps, seed, weights, algorithm, evaluate_every
-    )
+    schedule = _schedule(population, rounds, cohort_size, batch_size, epochs, steps, seed, weights, algorithm)
     _check(problem, initial, run_dir, on_round, participation, drift)
     if participation is not None:
         schedule = dataclasses.replace(schedule, participation=participation)
@@ -135,7 +133,7 @@ def simulate(
             directory = stack.enter_context(RunDirectory(Path(run_dir), saving.keep))
             facts = identity.facts(algorithm, problem, population, schedule, state, initial)
             facts |= {"watch": identity.describe(watch), "gate": identity.describe(gate), "drift": drift}
-            directory.claim(facts, facts if config is None else config, identity.data(population), saving.fresh)
+            directory.claim(facts, facts if config is None else config, facts["data"], saving.fresh)
             state = directory.resume(state, blank)
         log = stack.enter_context(Log(rounds, gate, communication.cost(algorithm, params(state)), directory))
         for ready in ahead(lay_out, state.round, rounds):
@@ -201,12 +199,11 @@ def _schedule(
     seed: int,
     weights: str,
     algorithm: Algorithm,
-    evaluate_every: int,
 ) -> Schedule:
     """Check what a run was asked for, before anything is computed."""
     made("simulate", "algorithm", algorithm, Algorithm, "come from fm.algorithms")
     offers("simulate", "population", population, ("sizes", "client_at"), "come from fm.data")
-    for name, value in (("rounds", rounds), ("cohort_size", cohort_size), ("evaluate_every", evaluate_every)):
+    for name, value in (("rounds", rounds), ("cohort_size", cohort_size)):
         count("simulate", name, value, least=1)
     for name, value in (("batch_size", batch_size), ("epochs", epochs), ("steps", steps)):
         if value is not None:
