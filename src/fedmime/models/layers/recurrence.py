@@ -36,17 +36,26 @@ def _run(x: jax.Array, w: jax.Array, u: jax.Array, b: jax.Array) -> Triple:
     half = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], x.dtype), hidden)
     offset = np.repeat(np.array([0.5, 0.5, 0.0, 0.5], x.dtype), hidden)
 
-    def step(carry: Pair, z: jax.Array) -> tuple[Pair, Triple]:
-        h, c = carry
-        gates = jnp.tanh((z + h @ u) * half) * half + offset
+    def step(t: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        h, c, buffer, outputs, cells = carry
+        gates = jnp.tanh((_at(buffer, t) + b + h @ u) * half) * half + offset
         i, f, g, o = jnp.split(gates, 4, axis=-1)
         c = f * c + i * g
         h = o * jnp.tanh(c)
-        return (h, c), (h, c, gates)
+        return h, c, _put(buffer, gates, t), _put(outputs, h, t), _put(cells, c, t)
 
-    z = (x.reshape(time * batch, -1) @ w + b).reshape(time, batch, 4 * hidden)
-    zero = jnp.zeros((batch, hidden), x.dtype)
-    return lax.scan(step, (zero, zero), z)[1]
+    z = (x.reshape(time * batch, -1) @ w).reshape(time, batch, 4 * hidden)  # gates take its place step by step
+    zero, blank = jnp.zeros((batch, hidden), x.dtype), jnp.zeros((time, batch, hidden), x.dtype)
+    _, _, gates, h, c = lax.fori_loop(0, time, step, (zero, zero, z, blank, blank))
+    return h, c, gates
+
+
+def _at(a: jax.Array, t: jax.Array) -> jax.Array:
+    return lax.dynamic_index_in_dim(a, t, 0, keepdims=False)
+
+
+def _put(a: jax.Array, new: jax.Array, t: jax.Array) -> jax.Array:
+    return lax.dynamic_update_index_in_dim(a, new, t, 0)
 
 
 def _forward(x: jax.Array, w: jax.Array, u: jax.Array, b: jax.Array) -> tuple[jax.Array, Saved]:
@@ -62,19 +71,20 @@ def _backward(saved: Saved, d: jax.Array) -> tuple[jax.Array, jax.Array, jax.Arr
 
     def step(carry: Pair, now: tuple[jax.Array, ...]) -> tuple[Pair, jax.Array]:
         dh, dc = carry
-        d, gates, c, before = now
+        d, gates, t = now
+        before = jnp.where(t > 0, _at(c, jnp.maximum(t - 1, 0)), 0)
         i, f, g, o = jnp.split(gates, 4, axis=-1)
-        tanh_c = jnp.tanh(c)
+        tanh_c = jnp.tanh(_at(c, t))
         dh = dh + d
         dc = dc + dh * o * (1 - tanh_c * tanh_c)
         dz = [dc * g * i * (1 - i), dc * before * f * (1 - f), dc * i * (1 - g * g), dh * tanh_c * o * (1 - o)]
         dz = jnp.concatenate(dz, axis=-1)
         return (_times_transposed(dz, u) if ut is None else dz @ ut, dc * f), dz
 
-    zero = jnp.zeros((1, batch, hidden), h.dtype)
-    before = (jnp.concatenate([zero, c[:-1]]), jnp.concatenate([zero, h[:-1]]))
-    dz = lax.scan(step, (zero[0], zero[0]), (d, gates, c, before[0]), reverse=True)[1].reshape(time * batch, -1)
-    return _times_transposed(dz, w).reshape(x.shape), _transposed(x) @ dz, _transposed(before[1]) @ dz, dz.sum(0)
+    zero = jnp.zeros((batch, hidden), h.dtype)
+    dz = lax.scan(step, (zero, zero), (d, gates, jnp.arange(time)), reverse=True)[1].reshape(time * batch, -1)
+    du = _transposed(h[:-1]) @ dz[batch:]  # the first step has no output before it
+    return _times_transposed(dz, w).reshape(x.shape), _transposed(x) @ dz, du, dz.sum(0)
 
 
 def _times_transposed(d: jax.Array, w: jax.Array) -> jax.Array:
