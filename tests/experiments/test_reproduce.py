@@ -16,7 +16,7 @@ def two_paths(tmp_path_factory):
     return reproduce("drift", "smoke", out=tmp_path_factory.mktemp("drift")).data
 
 
-@pytest.mark.parametrize("name", ["ablation", "accuracies", "stability", "communication", "theory"])
+@pytest.mark.parametrize("name", ["ablation", "steps", "accuracies", "stability", "communication", "theory"])
 def test_smoke(name: str, tmp_path) -> None:
     found = reproduce(name, "smoke", out=tmp_path)
     files = {path.name for path in found.files}
@@ -25,7 +25,7 @@ def test_smoke(name: str, tmp_path) -> None:
     assert json.loads((tmp_path / "data.json").read_text()) == json.loads(json.dumps(found.data))
     page = (tmp_path / "report.html").read_text()
     assert all(html.escape(title, quote=False).replace("'", "&#39;") in page for title, _ in found.tables)
-    if name in ("ablation", "accuracies", "stability"):
+    if name in ("ablation", "steps", "accuracies", "stability"):
         again = reproduce(name, "smoke", out=tmp_path, progress=lambda *_: pytest.fail("ran again"))
         assert again.data == found.data
 

@@ -45,24 +45,26 @@ class Scale(NamedTuple):
 _LIGHT = tuple(grids.LIGHT["eta"])
 SCALES = {
     "full": Scale(1000, 1000, 20, 10, 10, 3, True, True, tuple(METHODS), _LIGHT),
-    "small": Scale(200, 40, 20, 10, 5, 3, True, False, tuple(METHODS), _LIGHT),
+    "small": Scale(200, 40, 20, 10, 5, 3, True, False, SIX, _LIGHT),
     "smoke": Scale(8, 4, 5, 2, 2, 2, False, False, SIX, (1.0, 0.1)),
 }
 
 
 def run(order: Order) -> dict[str, Any]:
+    """All methods at the order's scale."""
+    return tuned_and_repeated(order, SCALES[order.scale])
+
+
+def tuned_and_repeated(order: Order, scale: Scale) -> dict[str, Any]:
     """Tune every method at the first seed, then repeat it with every seed; gives plain data."""
-    scale = SCALES[order.scale]
     seeds = range(scale.seeds if order.seeds is None else order.seeds)
     after = list(range(scale.every, scale.rounds + 1, scale.every))
-    chosen: dict[str, Tuned] = {}
     curves: dict[str, list[list[float | None]]] = {name: [] for name in scale.methods}
-    for group in (SIX, [name for name in scale.methods if name not in SIX]):
-        chosen |= {name: _tuned(order, name, scale) for name in group}
-        for seed in seeds:
-            for name in group:
-                trial = repeat(order, setting(order, name, scale, scale.rounds), chosen[name].values, seed)
-                curves[name].append(curve(trial, after))
+    chosen = {name: _tuned(order, name, scale) for name in scale.methods}
+    for seed in seeds:
+        for name in scale.methods:
+            trial = repeat(order, setting(order, name, scale, scale.rounds), chosen[name].values, seed)
+            curves[name].append(curve(trial, after))
     facts = scale._asdict() | {"scale": order.scale, "task": order.task("mlp"), "seeds": len(seeds)}
     data = {"setting": facts, "after": after, "curves": curves}
     data["tuning"] = {name: tuned._asdict() for name, tuned in chosen.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,12 @@ from fedmime.report.html import Section, Table
 from fedmime.report.picture import Picture
 
 Data = dict[str, Any]
+PAPER = {"Mime": "about 7×", "MimeLite": "about 7×", REFERENCE: "1×"}
+PANELS = {
+    "ablation": ("Six methods", SIX),
+    "ablation-momentum": ("With and without momentum", ("Mime", "Mime, β = 0", "FedAvg", "FedAvg, β = 0")),
+    "ablation-state": ("Fixed or locally updated momentum", ("Mime", "Loc-Mime")),
+}
 
 
 def sections(data: Data) -> list[Section]:
@@ -25,40 +32,41 @@ def sections(data: Data) -> list[Section]:
         f"The mark is the highest mean accuracy of {REFERENCE}, {data['target']:.2%}."
     )
     return [
-        Section("Rounds to the accuracy of FedAvg", told, _pictures(data), _rounds(data)),
+        Section("Rounds to the accuracy of FedAvg", told, pictures(data, PANELS), rounds(data, PAPER)),
         Section("The paper's findings beside ours", table=_findings(data)),
-        Section("On the way", "Rounds until the mean accuracy is reached.", table=_marks(data)),
-        Section("How the rates were chosen", table=_tuning(data)),
+        Section("On the way", "Rounds until the mean accuracy is reached.", table=marks(data)),
+        Section("How the rates were chosen", table=tuning(data)),
     ]
 
 
-def _pictures(data: Data) -> list[Picture]:
+def pictures(data: Data, panels: Mapping[str, tuple[str, Sequence[str]]]) -> list[Picture]:
+    """Accuracies over rounds: of each stem its title and methods. The first is wide and shows the mark."""
     after = np.asarray(data["after"])
     curves = {name: array(rows) for name, rows in data["curves"].items()}
-    panels = {
-        "ablation": ("Six methods", SIX),
-        "ablation-momentum": ("With and without momentum", ("Mime", "Mime, β = 0", "FedAvg", "FedAvg, β = 0")),
-        "ablation-state": ("Fixed or locally updated momentum", ("Mime", "Loc-Mime")),
-    }
-    found = []
+    found: list[Picture] = []
     for stem, (title, names) in panels.items():
         shown = {name: curves[name] for name in names if name in curves}
         if len(shown) > 1:
-            figure = with_intervals(shown, after, title, data["target"] if stem == "ablation" else None)
+            first = not found
+            figure = with_intervals(shown, after, title, data["target"] if first else None)
             told = "Mean test accuracy over seeds with its 95 % interval."
-            found.append(Picture(stem, title, figure, told, wide=stem == "ablation"))
+            found.append(Picture(stem, title, figure, told, wide=first))
     return found
 
 
-def _rounds(data: Data) -> Table:
+def rounds(data: Data, paper: Mapping[str, str] | None = None) -> Table:
+    """Rounds to the highest accuracy of FedAvg, method by method; with what the paper found, where it did the same."""
     reference = data["rounds_to_target"][REFERENCE]
+    head = ["method", "rounds to the mark", "faster than FedAvg", "by seed", "final accuracy", "rate"]
     rows = []
     for name, reached in data["rounds_to_target"].items():
         seeds = ", ".join("–" if r is None else str(r) for r in data["rounds_to_target_by_seed"][name])
         ratio = f"{reference / reached:.1f}×" if reached and reference else "–"
-        paper = "about 7×" if name in ("Mime", "MimeLite") else "1×" if name == REFERENCE else ""
-        rows.append([name, _number(reached), ratio, paper, seeds, _mean(data["final"][name]), _rate(data, name)])
-    head = ["method", "rounds to the mark", "faster than FedAvg", "paper", "by seed", "final accuracy", "rate"]
+        rows.append([name, _number(reached), ratio, seeds, _mean(data["final"][name]), _rate(data, name)])
+    if paper is not None:
+        head.insert(3, "paper")
+        for row in rows:
+            row.insert(3, paper.get(row[0], ""))
     return Table(head, rows, "By seed: with the highest accuracy that FedAvg had at that seed.")
 
 
@@ -81,13 +89,15 @@ def _findings(data: Data) -> Table:
     return Table(["what", "paper", "ours: accuracy after the last round"], rows)
 
 
-def _marks(data: Data) -> Table:
+def marks(data: Data) -> Table:
+    """Rounds to lower accuracies."""
     names = list(data["curves"])
     rows = [[name, *(_number(reached[name]) for reached in data["marks"].values())] for name in names]
     return Table(["method", *data["marks"]], rows)
 
 
-def _tuning(data: Data) -> Table:
+def tuning(data: Data) -> Table:
+    """Every rate tried."""
     rows = []
     for name, tuned in data["tuning"].items():
         tried = sorted(tuned["tried"], key=lambda point: -point["eta"])

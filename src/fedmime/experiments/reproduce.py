@@ -18,6 +18,7 @@ from fedmime.report.picture import save
 
 TITLES = {
     "ablation": "Ablation: Mime beside its peers",
+    "steps": "How many local steps help",
     "accuracies": "Accuracies under equal communication",
     "stability": "Stability to server rate and ε",
     "drift": "Client drift on two quadratics",

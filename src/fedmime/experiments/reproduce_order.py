@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from fedmime.engine import identity
 from fedmime.experiments import grid as grids
 from fedmime.experiments.grid import Grid, Values
 from fedmime.experiments.setting import Setting
 from fedmime.experiments.sweep import Progress, Swept, sweep
+from fedmime.experiments.sweep_files import write_json
 from fedmime.experiments.sweep_trial import Trial
 
 ScaleName = Literal["full", "small", "smoke"]
@@ -40,6 +43,14 @@ class Order:
             progress=self.progress,
             stop=self.stop,
         )
+
+    def kept(self, facts: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
+        """What an earlier call computed for the same facts, else what `compute` gives now: plain data."""
+        file = self.out / "cache" / f"{identity.digest(facts)[:20]}.json"
+        if not file.is_file():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, compute())
+        return json.loads(file.read_text(encoding="utf-8"))
 
     def task(self, model: str) -> str:
         """The published data where a directory is given, else what comes with the package."""

@@ -1,0 +1,55 @@
+"""`reproduce steps`: how many local steps help, in one round and over long runs with a single local epoch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fedmime.engine import identity
+from fedmime.experiments import ablation, train
+from fedmime.experiments.reproduce_order import Order
+from fedmime.experiments.setting import Setting
+from fedmime.experiments.steps_path import errors
+from fedmime.experiments.steps_round import losses
+
+_FORMAT = 1  # of what is kept on disk
+
+
+class Scale(NamedTuple):
+    """What is run at one scale."""
+
+    before: int  # rounds of FedAvg that lead to the model where all start
+    eta: float  # their rate
+    rates: tuple[float, ...]
+    marks: tuple[int, ...]  # local steps
+    cohorts: int  # that a round is repeated with
+    clients: int  # whose directions are followed
+    runs: ablation.Scale  # with one local epoch
+
+
+_RATES, _MARKS = (0.3, 0.1, 0.03), (1, 2, 4, 7, 14, 28, 56, 100, 140)
+_FEW = ("Mime", "MimeLite", "FedAvg")
+_LIGHT = ablation.SCALES["small"].rates
+SCALES = {
+    "full": Scale(50, 0.1, _RATES, _MARKS, 10, 50, ablation.Scale(1000, 1000, 20, 1, 10, 3, True, True, _FEW, _LIGHT)),
+    "small": Scale(50, 0.1, _RATES, _MARKS, 5, 20, ablation.Scale(1000, 400, 20, 1, 10, 3, True, False, _FEW, _LIGHT)),
+    "smoke": Scale(2, 0.1, (0.1,), (1, 4), 2, 3, ablation.Scale(8, 4, 5, 1, 2, 2, False, False, _FEW, (1.0, 0.1))),
+}
+
+
+def run(order: Order) -> dict[str, Any]:
+    """One round from the same model, the clients' directions in it, and the long runs."""
+    scale = SCALES[order.scale]
+    setting = Setting(order.task("mlp"), "fedavg", "sgd", eta=scale.eta, cohort=scale.runs.cohort, rounds=scale.before)
+    prepared = train.prepare(setting, order.data_dir)
+    asked = {name: value for name, value in scale._asdict().items() if name != "runs"}
+    facts = asked | {"steps": _FORMAT, "task": setting.task, "cohort": setting.cohort}
+    once = order.kept(facts | {"data": identity.data(prepared.population)}, lambda: _once(prepared, scale))
+    return {"setting": facts, **once, "runs": ablation.tuned_and_repeated(order, scale.runs)}
+
+
+def _once(prepared: train.Prepared, scale: Scale) -> dict[str, Any]:
+    x = train.run(prepared).params
+    return {
+        "round": losses(prepared, x, scale.rates, scale.marks, scale.cohorts),
+        "path": [errors(prepared, x, eta, scale.marks, scale.clients) for eta in scale.rates],
+    }
