@@ -2,12 +2,17 @@
 
 import functools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedmime as fm
 from engine.setting import KINDS, PROBLEM, a, columns, falling, model, o, population, roomy, same
 from fedmime.engine.backends.local import traces
+from fedmime.engine.intake import Intake
+from fedmime.engine.round import assemble, default_layout, run_ready
+from fedmime.engine.schedule import Schedule
 
 ROUNDS = 6
 CLIENTS = population([13 + i % 4 for i in range(24)])  # of sizes that fill the same tables
@@ -88,3 +93,27 @@ def test_fifty_rounds_of_random_cohorts_build_at_most_three_programs_a_phase(fac
     built = {phase: n - before.get(phase, 0) for phase, n in traces().items()}
     fact("programs built in 50 rounds of random cohorts, per phase", max(built.values()))
     assert max(built.values()) <= 3
+
+
+@pytest.mark.parametrize("kind", ["mime-adam", "scaffold"])
+def test_a_round_may_take_over_the_memory_of_the_state(kind: str) -> None:
+    """Donated, the old state is gone and the new one the same; `simulate` never uses up the caller's model."""
+    algorithm, ends = KINDS[kind], []
+    for donate in (False, True):
+        state = algorithm.init(model())
+        schedule = Schedule(4, 4, 1, None, 0, "examples")
+        layout, intake = default_layout(PROBLEM, 1), Intake(PROBLEM.check)
+        for t in range(algorithm.gradient_rounds, algorithm.gradient_rounds + 2):
+            cohort = schedule.cohort(algorithm, CLIENTS, t)
+            ready = assemble(
+                algorithm, PROBLEM, state.server.x, t, cohort, None,
+                devices=1, drift=False, layout=layout, intake=intake, donate=donate,
+            )  # fmt: skip
+            before = jax.tree.map(jnp.copy, state.server)
+            state, _ = run_ready(ready, state._replace(server=before))
+            assert all(leaf.is_deleted() == donate for leaf in jax.tree.leaves(before))
+        ends.append(state.server)
+    assert same(*ends)
+    start = jax.tree.map(jnp.asarray, model())
+    fm.simulate(algorithm, PROBLEM, CLIENTS, 2, 4, 4, initial=start)
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(start))

@@ -142,8 +142,12 @@ def assemble(
     layout: Layout,
     intake: Intake,
     largest: float = LARGEST,
+    donate: bool = False,
 ) -> Ready:
-    """Check a cohort and lay it out on the devices. Needs no state, so it can go on while another round computes."""
+    """Check a cohort and lay it out on the devices. Needs no state, so it can go on while another round computes.
+
+    Of the model only the shapes matter. `donate`: the state that the round will run from may be used up by it.
+    """
     if cohort.members:  # a round to which nobody came is abandoned, not wrong
         _check(algorithm, cohort)
     cohort, refused = intake.admit(cohort)
@@ -161,7 +165,7 @@ def assemble(
     control = _control(problem, nbytes(model), cohort, plans)
     prime = round_number < algorithm.gradient_rounds
     masked = max((plan.longest for plan in plans), default=1) if layout.masked else None
-    options = local.Options(on, layout.chunk, prime, drift, by_client, layout.lanes, masked, control)
+    options = local.Options(on, layout.chunk, prime, drift, by_client, layout.lanes, masked, control, donate)
     now = at_round(algorithm, round_number)
     return Ready(now, problem, round_number, cohort, refused, plans, tables, common, options)
 

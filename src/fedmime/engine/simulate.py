@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedmime.aggregation import communication
@@ -118,14 +119,15 @@ def simulate(
     blank = jax.tree.map(np.asarray, algorithm.remember(state.server.x))
     if jax.tree.leaves(blank) and schedule.participation.sampler == "with_replacement":
         raise ConfigError("simulate: sampler='with_replacement' may draw a client twice, which cannot keep two values")
-    layout, model = default_layout(problem, devices), state.server.x
+    layout = default_layout(problem, devices)
+    model = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state.server.x)
     reserve(layout, algorithm, population, schedule)
     intake = Intake(problem.check, once=not algorithm.pooled)
 
     def lay_out(t: int) -> Ready:
         cohort = schedule.cohort(algorithm, population, t)
         options = {"devices": devices, "drift": drift, "layout": layout, "intake": intake, "largest": gate.largest}
-        return assemble(algorithm, problem, model, t, cohort, key, **options)
+        return assemble(algorithm, problem, model, t, cohort, key, **options, donate=True)
 
     with contextlib.ExitStack() as stack:
         directory = None
@@ -135,6 +137,9 @@ def simulate(
             facts |= {"watch": identity.describe(watch), "gate": identity.describe(gate), "drift": drift}
             directory.claim(facts, facts if config is None else config, facts["data"], saving.fresh)
             state = directory.resume(state, blank)
+        state = state._replace(
+            server=jax.tree.map(jnp.copy, state.server)
+        )  # rounds use it up; the caller's model stays
         log = stack.enter_context(Log(rounds, gate, communication.cost(algorithm, params(state)), directory))
         for ready in ahead(lay_out, state.round, rounds):
             state, info = run_ready(ready, state)

@@ -35,7 +35,7 @@ _ALL = tuple(ALGORITHMS)
 SCALES = {
     "full": Scale("cnn", 1000, 20, grids.HEAVY, _ALL, ADAPTIVE, PLAIN),
     "small": Scale(
-        "logistic", 60, 20,
+        "logistic", 40, 20,
         _grid((1.0, 0.1, 0.01, 1e-3, 1e-4), (10.0, 1.0, 0.1, 0.01, 1e-3), (1.0, 1e-2, 1e-4, 1e-7)),
         _ALL, ADAPTIVE, PLAIN,
     ),

@@ -65,6 +65,7 @@ class Options(NamedTuple):
     lanes: int  # clients side by side on each device
     masked: int | None  # None: loops take as many trips as there are; else the longest client's, the rest masked
     control: str  # how a local step finds its gradient at the anchor: "twice", "factors" or "cache"
+    donate: bool = False  # whether the new server state may take the memory of the old one, which is then gone
 
 
 class Totals(NamedTuple):
@@ -119,7 +120,10 @@ def run(
 
 
 def _compiled(phase: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile a part once for every problem and options; a trace is counted."""
+    """Compile a part once for every problem and options; a trace is counted.
+
+    Only the part that ends a round may take over the memory of the server's state: the others read it again.
+    """
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -129,7 +133,14 @@ def _compiled(phase: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
         names = [name for name in function.__annotations__ if name != "return"]
         static = [i for i, name in enumerate(names) if name in ("problem", "options")]
-        return jax.jit(traced, static_argnums=static)
+        given = [names.index("server")] if phase in ("round", "server") else []
+        kept, donated = (jax.jit(traced, static_argnums=static, donate_argnums=places) for places in ([], given))
+
+        @functools.wraps(function)
+        def call(*args: Any) -> Any:
+            return (donated if args[-1].donate else kept)(*args)
+
+        return call
 
     return wrap
 
