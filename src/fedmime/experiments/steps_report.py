@@ -71,10 +71,10 @@ def _range(found: Data, before: float) -> tuple[float, float]:
 def _errors(data: Data) -> Picture:
     def draw(ax: Axes, place: int) -> None:
         path = data["path"][place]["methods"]["Mime"]
-        shown = {"plain, as FedAvg": path["plain"], "corrected, as Mime": path["corrected"]}
+        shown = {"FedAvg: plain": path["plain"], "Mime: corrected": path["corrected"]}
         for name, look in style.lines(shown).items():
             ax.plot(data["setting"]["marks"], shown[name], **look)
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, 2 * path["plain"][0])
 
     told = "How far a client's direction is from ∇f(y), root mean square over clients, along the path of Mime."
     return Picture("steps-errors", "Error of a client's direction", _panels(data, draw, "error"), told, wide=True)
@@ -88,6 +88,7 @@ def _panels(data: Data, draw: Callable[[Axes, int], None], label: str) -> Any:
         for place, (ax, eta) in enumerate(zip(panels, rates, strict=True)):
             draw(ax, place)
             ax.set(title=f"η = {eta:g}", xlabel="local steps K", xscale="log")
+            ax.xaxis.set_major_formatter("{x:g}")
         panels[0].set_ylabel(label)
         for ax in panels:
             style.label_lines(ax, 8.5)
