@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fedmime.engine import identity
+from fedmime.errors import Stopped
 from fedmime.experiments import grid as grids
 from fedmime.experiments.grid import Grid, Values
 from fedmime.experiments.setting import Setting
@@ -51,6 +53,18 @@ class Order:
             file.parent.mkdir(parents=True, exist_ok=True)
             write_json(file, compute())
         return json.loads(file.read_text(encoding="utf-8"))
+
+    def counter(self, what: str, total: int) -> Callable[[], None]:
+        """To be called after each of so many pieces of work: shows progress, and stops where a signal asks for it."""
+        done = itertools.count(1)
+
+        def tick() -> None:
+            if self.progress is not None:
+                self.progress(what, next(done), total)
+            if signal := self.stop and self.stop():
+                raise Stopped(f"reproduce: stopped by signal {signal}; the same command goes on", signal)
+
+        return tick
 
     def task(self, model: str) -> str:
         """The published data where a directory is given, else what comes with the package."""

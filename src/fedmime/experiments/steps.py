@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedmime.engine import identity
+from fedmime.engine.evaluate import evaluate
 from fedmime.experiments import ablation, train
 from fedmime.experiments.reproduce_order import Order
 from fedmime.experiments.setting import Setting
 from fedmime.experiments.steps_path import errors
-from fedmime.experiments.steps_round import losses
+from fedmime.experiments.steps_round import METHODS, losses
 
 _FORMAT = 1  # of what is kept on disk
 
@@ -43,13 +46,31 @@ def run(order: Order) -> dict[str, Any]:
     prepared = train.prepare(setting, order.data_dir)
     asked = {name: value for name, value in scale._asdict().items() if name != "runs"}
     facts = asked | {"steps": _FORMAT, "task": setting.task, "cohort": setting.cohort}
-    once = order.kept(facts | {"data": identity.data(prepared.population)}, lambda: _once(prepared, scale))
+    once = _once(order, prepared, scale, facts | {"data": identity.data(prepared.population)})
     return {"setting": facts, **once, "runs": ablation.tuned_and_repeated(order, scale.runs)}
 
 
-def _once(prepared: train.Prepared, scale: Scale) -> dict[str, Any]:
-    x = train.run(prepared).params
+def _once(order: Order, prepared: train.Prepared, scale: Scale, facts: dict[str, Any]) -> dict[str, Any]:
+    """What happens within a round, kept piece by piece."""
+    start = functools.cache(lambda: train.run(prepared).params)
+    marks = scale.marks
+
+    def gained(method: str, eta: float) -> Any:
+        tick = order.counter(f"one round of {method}, η = {eta:g}", scale.cohorts * len(marks))
+        return losses(prepared, start(), method, eta, marks, scale.cohorts, tick)
+
+    def followed(eta: float) -> Any:
+        tick = order.counter(f"directions at η = {eta:g}", 2 * scale.clients)
+        return errors(prepared, start(), eta, marks, scale.clients, tick)
+
+    def kept(compute: Callable[..., Any], *asked: Any) -> Any:
+        return order.kept(facts | {"piece": [compute.__name__, *asked]}, lambda: compute(*asked))
+
+    def before() -> float:
+        return evaluate(prepared.problem, start(), prepared.population.pool())["loss"]
+
     return {
-        "round": losses(prepared, x, scale.rates, scale.marks, scale.cohorts),
-        "path": [errors(prepared, x, eta, scale.marks, scale.clients) for eta in scale.rates],
+        "before": kept(before),
+        "round": {method: [kept(gained, method, eta) for eta in scale.rates] for method in METHODS},
+        "path": [kept(followed, eta) for eta in scale.rates],
     }

@@ -8,6 +8,7 @@ more with every step.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -27,7 +28,9 @@ METHODS = {"FedAvg": 0.0, "Mime": 1.0}  # how much of the correction they step w
 Columns = dict[str, np.ndarray]
 
 
-def errors(prepared: Prepared, x: Params, eta: float, marks: tuple[int, ...], clients: int) -> dict[str, Any]:
+def errors(
+    prepared: Prepared, x: Params, eta: float, marks: tuple[int, ...], clients: int, tick: Callable[[], None]
+) -> dict[str, Any]:
     """For each method after so many steps: distance from x and both errors (root mean square), mean f; over clients."""
     population, batch = prepared.population, prepared.setting.batch or 1
     random = generator(0, stream=_STREAM)
@@ -55,6 +58,7 @@ def errors(prepared: Prepared, x: Params, eta: float, marks: tuple[int, ...], cl
                 f, here = gradient(y, union)
                 mine = gradient(y, client)[1]
                 seen[place] += [_square(y - flat), _square(mine - here), _square(mine - own + c - here), f]
+            tick()
         mean = seen / len(drawn)
         moved, plain, after_correction = np.sqrt(mean[:, :3]).T.tolist()
         found[name] = {"moved": moved, "plain": plain, "corrected": after_correction, "loss": mean[:, 3].tolist()}

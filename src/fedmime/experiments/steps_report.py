@@ -25,7 +25,7 @@ def sections(data: Data) -> list[Section]:
     s = data["setting"]
     once = (
         f"{s['task']}, {s['cohort']} clients, from the model that {s['before']} rounds of FedAvg with one local epoch "
-        f"lead to. The training loss there is {data['round']['before']:.3f}."
+        f"lead to. The training loss there is {data['before']:.3f}."
     )
     followed = (
         f"Local steps of {s['clients']} clients from the same model, β = 0. A client steps along ∇fᵢ(y), or with the "
@@ -47,7 +47,7 @@ def sections(data: Data) -> list[Section]:
 
 
 def _after_a_round(data: Data) -> Picture:
-    found, before = data["round"]["losses"], data["round"]["before"]
+    found, before = data["round"], data["before"]
 
     def draw(ax: Axes, place: int) -> None:
         for name, look in style.lines(found).items():
@@ -97,7 +97,7 @@ def _panels(data: Data, draw: Callable[[Axes, int], None], label: str) -> Any:
 
 def _best(data: Data) -> Table:
     marks, rows = data["setting"]["marks"], []
-    for name, rates in data["round"]["losses"].items():
+    for name, rates in data["round"].items():
         for eta, cohorts in zip(data["setting"]["rates"], rates, strict=True):
             mean = np.nan_to_num(_array(cohorts).mean(axis=0), nan=np.inf)
             at = int(np.argmin(mean))

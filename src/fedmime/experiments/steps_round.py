@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,24 +28,29 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def losses(prepared: Prepared, x: Params, rates: tuple[float, ...], marks: tuple[int, ...], cohorts: int) -> Any:
-    """The training loss after one round of K local steps from x: for every method, rate, cohort and K."""
+def losses(
+    prepared: Prepared,
+    x: Params,
+    method: str,
+    eta: float,
+    marks: tuple[int, ...],
+    cohorts: int,
+    tick: Callable[[], None],
+) -> list[list[float | None]]:
+    """The training loss after one round of K local steps from x: for every cohort and K."""
     pool = prepared.population.pool()
+    setting = dataclasses.replace(prepared.setting, eta=eta, **METHODS[method])
+    algorithm = recipes.algorithm(setting)
+    rounds = algorithm.gradient_rounds + 1
+    cohort = setting.cohort or 1
 
-    def after(asked: dict[str, Any], eta: float, seed: int, steps: int) -> float | None:
-        setting = dataclasses.replace(prepared.setting, eta=eta, **asked)
-        algorithm = recipes.algorithm(setting)
-        rounds = algorithm.gradient_rounds + 1
-        assert setting.cohort is not None
+    def after(seed: int, steps: int) -> float | None:
         run = simulate(
-            algorithm, prepared.problem, prepared.population, rounds, setting.cohort, setting.batch,
+            algorithm, prepared.problem, prepared.population, rounds, cohort, setting.batch,
             steps=steps, seed=seed, initial=x, evaluate_every=rounds + 1,
         )  # fmt: skip
         loss = evaluate(prepared.problem, run.params, pool)["loss"]
+        tick()
         return loss if np.isfinite(loss) else None
 
-    found = {
-        name: [[[after(asked, eta, seed, K) for K in marks] for seed in range(cohorts)] for eta in rates]
-        for name, asked in METHODS.items()
-    }
-    return {"before": evaluate(prepared.problem, x, pool)["loss"], "losses": found}
+    return [[after(seed, K) for K in marks] for seed in range(cohorts)]
