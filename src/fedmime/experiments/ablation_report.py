@@ -48,7 +48,7 @@ def pictures(data: Data, panels: Mapping[str, tuple[str, Sequence[str]]]) -> lis
         if all(name in curves for name in names):
             first = not found
             shown = {name: curves[name] for name in names}
-            figure = with_intervals(shown, after, title, round(data["target"], 4) if first else None)
+            figure = with_intervals(shown, after, title, round(data["target"], 4) if first else None, wide=first)
             told = "Mean test accuracy over seeds with its 95 % interval."
             found.append(Picture(stem, title, figure, told, wide=first))
     return found

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH, HEIGHT = 5.4, 3.5  # inches: fills a phone at its own size and half a page on a screen
+WIDE = 9.6  # fills the page
 _LOG_SPAN = 30.0  # a figure that spans more than this is drawn on a logarithmic axis
 _LOG_BYTES = 20.0  # likewise when one run sends that many times what another does
 
@@ -70,11 +71,16 @@ def mark_target(ax: Axes, target: float) -> None:
 
 
 def with_intervals(
-    seeds: Mapping[str, np.ndarray], rounds: np.ndarray, title: str, target: float | None = None, share: bool = True
+    seeds: Mapping[str, np.ndarray],
+    rounds: np.ndarray,
+    title: str,
+    target: float | None = None,
+    share: bool = True,
+    wide: bool = False,
 ) -> Figure:
     """The mean over seeds (rows) after the given rounds (columns) for each label, with its 95 % interval as a band."""
     with style.styled():
-        figure = style.figure(WIDTH, HEIGHT)
+        figure = style.figure(WIDE if wide else WIDTH, HEIGHT)
         ax = figure.subplots()
         for label, look in style.lines(seeds).items():
             mean, half = mean_interval(np.asarray(seeds[label], float))
