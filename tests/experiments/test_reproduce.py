@@ -1,14 +1,18 @@
 """The paper's figures at the smallest scale, and the numbers of those that are exact."""
 
 import html
+import itertools
 import json
 
+import jax
 import numpy as np
 import pytest
 
 from fedmime.errors import ConfigError
-from fedmime.experiments import ablation, accuracies, communication, drift
+from fedmime.experiments import ablation, accuracies, communication, drift, train
 from fedmime.experiments.reproduce import reproduce
+from fedmime.experiments.setting import Setting
+from fedmime.experiments.steps_path import errors
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +67,19 @@ def test_twelve_methods_in_the_paper_s_order() -> None:
     names = list(accuracies.methods())
     assert names[:3] == ["FedAvgSGD", "MimeLiteSGD", "MimeSGD"]
     assert {len(column) for column in accuracies.PAPER.values()} == {len(names)}
+
+
+def test_the_correction_is_exact_at_x_and_wears_off() -> None:
+    prepared = train.prepare(Setting("digits-logistic", "fedavg", "sgd", eta=0.1, cohort=5, rounds=1))
+    x = prepared.problem.init(jax.random.key(0))
+    for path in errors(prepared, x, 0.0, (1, 3), 4, lambda: None)["methods"].values():
+        assert path["moved"] == [0, 0]
+        assert max(path["corrected"]) < 1e-5 < 0.1 < min(path["plain"])
+    ticks = itertools.count()
+    path = errors(prepared, x, 0.1, (1, 8), 4, lambda: next(ticks))["methods"]["Mime"]
+    assert next(ticks) == 2 * 4
+    assert path["corrected"][0] < min(path["corrected"][1], path["plain"][0])
+    assert path["loss"][1] < path["loss"][0]
 
 
 def test_rounds_to_the_accuracy_of_fedavg() -> None:
