@@ -48,7 +48,7 @@ SCALES = {
     "small": Scale(
         (
             Column("logistic", 300, 160, _LIGHT),
-            Column("cnn", 20, 8, _DECADES),
+            Column("cnn", 20, 8, _DECADES, ("SGD", "Mom", "Adam")),
             Column("shakespeare", 10, 4, _DECADES, ("SGD", "Adam")),
         ),
         3,
