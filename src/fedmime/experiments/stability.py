@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ class Scale(NamedTuple):
     algorithms: tuple[str, ...]
     adaptive: tuple[str, ...]
     plain: tuple[str, ...]
+    seeds: int
 
 
 def _grid(eta: tuple[float, ...], server: tuple[float, ...], eps: tuple[float, ...]) -> Grid:
@@ -33,36 +35,41 @@ def _grid(eta: tuple[float, ...], server: tuple[float, ...], eps: tuple[float, .
 
 _ALL = tuple(ALGORITHMS)
 SCALES = {
-    "full": Scale("cnn", 1000, 20, grids.HEAVY, _ALL, ADAPTIVE, PLAIN),
+    "full": Scale("cnn", 1000, 20, grids.HEAVY, _ALL, ADAPTIVE, PLAIN, 3),
     "small": Scale(
         "logistic", 40, 20,
         _grid((1.0, 0.1, 0.01, 1e-3, 1e-4), (10.0, 1.0, 0.1, 0.01, 1e-3), (1.0, 1e-2, 1e-4, 1e-7)),
-        _ALL, ADAPTIVE, PLAIN,
+        _ALL, ADAPTIVE, PLAIN, 3,
     ),
-    "smoke": Scale("logistic", 2, 5, _grid((1.0, 0.01), (1.0, 0.1), (1e-3, 1e-7)), ("FedAvg", "Mime"), ("Adam",), ()),
+    "smoke": Scale(
+        "logistic", 2, 5, _grid((1.0, 0.01), (1.0, 0.1), (1e-3, 1e-7)), ("FedAvg", "Mime"), ("Adam",), (), 2
+    ),
 }  # fmt: skip
 
 
 def run(order: Order) -> dict[str, Any]:
-    """Sweep every method over the whole grid; no point is given up, as every cell is shown."""
+    """Sweep every method over the whole grid with every seed; no point is given up, as every cell is shown."""
     scale = SCALES[order.scale]
+    seeds = range(scale.seeds if order.seeds is None else order.seeds)
     maps, lines = [], []
     for short in (*scale.adaptive, *scale.plain):
         for name in scale.algorithms:
             grid = scale.grid
             if short in PLAIN:
                 grid = {axis: values for axis, values in grid.items() if axis != "optimizer.eps"}
-            swept = order.sweep(_setting(order, scale, name, short), grid)
+            setting = _setting(order, scale, name, short)
+            swept = [order.sweep(dataclasses.replace(setting, seed=seed), grid) for seed in seeds]
             found = {"method": f"{name}{short}", "server": list(grid["eta_server"])}
             if short in PLAIN:
-                best = best_by(swept, "eta_server", "eta")
-                lines.append(found | {"accuracy": [_highest(row) for row in best.tolist()]})
+                by_seed = [[_highest(row) for row in best_by(each, "eta_server", "eta").tolist()] for each in swept]
+                lines.append(found | {"accuracy": by_seed})
             else:
-                best = best_by(swept, "eta_server", "optimizer.eps")
-                cells = [[_known(value) for value in row] for row in best.tolist()]
+                by_seed = [best_by(each, "eta_server", "optimizer.eps").tolist() for each in swept]
+                cells = [[[_known(value) for value in row] for row in cells] for cells in by_seed]
                 maps.append(found | {"eps": list(grid["optimizer.eps"]), "accuracy": cells})
     facts = {"scale": order.scale, "task": order.task(scale.model), "rounds": scale.rounds, "cohort": scale.cohort}
-    return {"setting": facts | {"rates": list(scale.grid["eta"])}, "maps": maps, "lines": lines}
+    facts |= {"rates": list(scale.grid["eta"]), "seeds": len(seeds)}
+    return {"setting": facts, "maps": maps, "lines": lines}
 
 
 def _setting(order: Order, scale: Scale, name: str, short: str) -> Setting:

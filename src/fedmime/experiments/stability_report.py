@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedmime.report import style
+from fedmime.report.curves import mean_interval
 from fedmime.report.heatmap import heat_map
 from fedmime.report.html import Section, Table
 from fedmime.report.picture import Picture
@@ -19,16 +20,23 @@ def sections(data: Data) -> list[Section]:
     s = data["setting"]
     told = (
         f"{s['task']}, {s['rounds']} rounds, {s['cohort']} clients a round. Each cell is the best accuracy over "
-        f"{len(s['rates'])} client rates; boxed is what a centralized run would use: server rate 1 and the smallest ε."
+        f"{len(s['rates'])} client rates, the mean of {s['seeds']} seeds; boxed is what a centralized run would use: "
+        "server rate 1 and the smallest ε."
     )
     found = [Section("Server rate and ε", told, _maps(data), _table(data))]
     if data["lines"]:
-        found.append(Section("Server rate without ε", "The best over client rates.", [_lines(data)]))
+        told = "The best over client rates; the mean of seeds with its 95 % interval."
+        found.append(Section("Server rate without ε", told, [_lines(data)]))
     return found
 
 
+def _by_seed(found: Data) -> np.ndarray:
+    """[seeds, ...], NaN where every client rate diverged."""
+    return np.asarray(found["accuracy"], float)
+
+
 def _values(found: Data) -> np.ndarray:
-    return np.asarray([[np.nan if value is None else value for value in row] for row in found["accuracy"]], float)
+    return _by_seed(found).mean(axis=0)
 
 
 def _default(found: Data) -> tuple[int, int]:
@@ -61,15 +69,19 @@ def _maps(data: Data) -> list[Picture]:
 def _table(data: Data) -> Table:
     rows = []
     for found in data["maps"]:
-        values = _values(found)
-        best, default = float(np.nanmax(values)), float(values[_default(found)])
-        near = float(np.mean(np.nan_to_num(values) >= best - 0.05))
-        lost = "diverged" if np.isnan(default) else f"{100 * (best - default):.1f}"
-        rows.append(
-            [found["method"], f"{best:.1%}", "–" if np.isnan(default) else f"{default:.1%}", lost, f"{near:.0%}"]
-        )
+        mean, half = mean_interval(_by_seed(found).reshape(data["setting"]["seeds"], -1))
+        default = int(np.ravel_multi_index(_default(found), _values(found).shape))
+        best = int(np.nanargmax(mean))
+        near = float(np.mean(np.nan_to_num(mean) >= mean[best] - 0.05))
+        written = [_written(mean[at], half[at]) for at in (best, default)]
+        lost = "diverged" if np.isnan(mean[default]) else f"{100 * (mean[best] - mean[default]):.1f}"
+        rows.append([found["method"], *written, lost, f"{near:.0%}"])
     head = ["method", "best cell", "default cell", "lost by the default, points", "cells within 5 points of the best"]
     return Table(head, rows, "The paper: FedAvgAdam does poorly at the default, Mime and MimeLite best near it.")
+
+
+def _written(mean: float, half: float) -> str:
+    return "–" if np.isnan(mean) else f"{mean:.1%} ± {half:.1%}"
 
 
 def _lines(data: Data) -> Picture:
@@ -78,7 +90,9 @@ def _lines(data: Data) -> Picture:
         ax = figure.subplots()
         for label, look in style.lines([found["method"] for found in data["lines"]]).items():
             found = next(f for f in data["lines"] if f["method"] == label)
-            ax.plot(found["server"], [np.nan if v is None else v for v in found["accuracy"]], **look)
+            mean, half = mean_interval(_by_seed(found))
+            ax.plot(found["server"], mean, **look)
+            ax.fill_between(found["server"], mean - half, mean + half, color=look["color"], alpha=0.18, linewidth=0)
         ax.set_xscale("log")
         ax.set(title="Server rate of SGD and momentum", xlabel="server rate", ylabel="best test accuracy")
         style.label_lines(ax)
