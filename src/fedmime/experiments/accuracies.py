@@ -48,8 +48,8 @@ SCALES = {
     "small": Scale(
         (
             Column("logistic", 300, 160, _LIGHT),
-            Column("cnn", 20, 20, _DECADES, ("SGD", "Mom", "Adam")),
-            Column("shakespeare", 10, 10, _DECADES, ("SGD", "Adam")),
+            Column("cnn", 20, 20, _DECADES, ("SGD", "Mom")),
+            Column("shakespeare", 60, 10, _DECADES[:2], ("SGD",)),
         ),
         3,
     ),
