@@ -170,6 +170,16 @@ def assemble(
     return Ready(now, problem, round_number, cohort, refused, plans, tables, common, options)
 
 
+def owned(state: State) -> State:
+    """A copy that rounds may use up."""
+    return state._replace(server=jax.tree.map(jnp.copy, state.server))
+
+
+def shapes(model: Any) -> Any:
+    """What `assemble` needs of a model, which outlives its arrays."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), model)
+
+
 def run_ready(ready: Ready, state: State, memory: ClientMemory | None = None) -> tuple[State, Info]:
     """Run a round that was laid out, from the state before it."""
     blank = ready.algorithm.remember(state.server.x)

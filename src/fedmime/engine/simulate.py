@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedmime.aggregation import communication
@@ -23,7 +22,7 @@ from fedmime.engine.log import Gate, Log
 from fedmime.engine.measure import Watch
 from fedmime.engine.participation import Participation
 from fedmime.engine.plan import WAVE_BYTES, Layout
-from fedmime.engine.round import Info, Problem, Ready, assemble, default_layout, run_ready
+from fedmime.engine.round import Info, Problem, Ready, assemble, default_layout, owned, run_ready, shapes
 from fedmime.engine.run import Run
 from fedmime.engine.schedule import Clients, Schedule
 from fedmime.errors import ConfigError, DataError, Stopped
@@ -120,7 +119,7 @@ def simulate(
     if jax.tree.leaves(blank) and schedule.participation.sampler == "with_replacement":
         raise ConfigError("simulate: sampler='with_replacement' may draw a client twice, which cannot keep two values")
     layout = default_layout(problem, devices)
-    model = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state.server.x)
+    model = shapes(state.server.x)
     reserve(layout, algorithm, population, schedule)
     intake = Intake(problem.check, once=not algorithm.pooled)
 
@@ -137,9 +136,7 @@ def simulate(
             facts |= {"watch": identity.describe(watch), "gate": identity.describe(gate), "drift": drift}
             directory.claim(facts, facts if config is None else config, facts["data"], saving.fresh)
             state = directory.resume(state, blank)
-        state = state._replace(
-            server=jax.tree.map(jnp.copy, state.server)
-        )  # rounds use it up; the caller's model stays
+        state = owned(state)  # rounds use it up, not the caller's model
         log = stack.enter_context(Log(rounds, gate, communication.cost(algorithm, params(state)), directory))
         for ready in ahead(lay_out, state.round, rounds):
             state, info = run_ready(ready, state)

@@ -13,7 +13,7 @@ from fedmime.algorithms.algorithm import params
 from fedmime.engine import Gate, Info, Participation, identity
 from fedmime.engine.evaluate import evaluate
 from fedmime.engine.intake import Intake
-from fedmime.engine.round import Ready, assemble, default_layout, run_ready
+from fedmime.engine.round import Ready, assemble, default_layout, owned, run_ready, shapes
 from fedmime.engine.schedule import Schedule
 from fedmime.engine.simulate import ahead, reserve
 from fedmime.errors import ConfigError, Stopped
@@ -53,11 +53,12 @@ class Lockstep:
         self._layout = default_layout(self._problem, None)
         reserve(self._layout, first.algorithm, self._population, self._schedule)
         self._intake = Intake(self._problem.check, once=not first.algorithm.pooled)
-        self._model = self._problem.init(jax.random.fold_in(self._key, 0))
+        model = self._problem.init(jax.random.fold_in(self._key, 0))
+        self._shapes = shapes(first.algorithm.init(model).server.x)
         data = identity.data(self._population)
         self.trials = [Trial(point, _name(each.setting, data)) for each, point in zip(prepared, values, strict=True)]
         for trial, algorithm in zip(self.trials, self._algorithms, strict=True):
-            start = algorithm.init(self._model)
+            start = owned(algorithm.init(model))
             self._shelf.load(trial, start, jax.tree.map(np.asarray, algorithm.remember(start.server.x)))
 
     def advance(self, chosen: Sequence[Trial], until: int, on_round: Callable[[], None]) -> None:
@@ -102,11 +103,10 @@ class Lockstep:
     def _lay_out(self, t: int) -> Ready:
         algorithm = self._algorithms[0]
         cohort = self._schedule.cohort(algorithm, self._population, t)
-        model = self.trials[0].state
-        assert model is not None
         return assemble(
-            algorithm, self._problem, model.server.x, t, cohort, self._key,
+            algorithm, self._problem, self._shapes, t, cohort, self._key,
             devices=None, drift=False, layout=self._layout, intake=self._intake, largest=self._gate.largest,
+            donate=True,
         )  # fmt: skip
 
     def _save(self, trials: Iterable[Trial]) -> None:
