@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmime.experiments import ablation_report
+from fedmime.experiments.reproduce_order import array
 from fedmime.report import style
 from fedmime.report.curves import mean_interval
 from fedmime.report.html import Section, Table
@@ -51,7 +52,7 @@ def _after_a_round(data: Data) -> Picture:
 
     def draw(ax: Axes, place: int) -> None:
         for name, look in style.lines(found).items():
-            mean, half = mean_interval(_array(found[name][place]))
+            mean, half = mean_interval(array(found[name][place]))
             ax.plot(data["setting"]["marks"], mean, **look)
             ax.fill_between(data["setting"]["marks"], mean - half, mean + half, color=look["color"], alpha=0.18, lw=0)
         ax.axhline(before, color=style.MUTED, linewidth=0.9, linestyle=(0, (4, 3)), label="before")
@@ -64,7 +65,7 @@ def _after_a_round(data: Data) -> Picture:
 
 def _range(found: Data, before: float) -> tuple[float, float]:
     """Losses up to half above where the round began; what explodes leaves the picture."""
-    low = min(float(np.nanmin(_array(rows))) for rates in found.values() for rows in rates)
+    low = min(float(np.nanmin(array(rows))) for rates in found.values() for rows in rates)
     return low - 0.05 * before, 1.5 * before
 
 
@@ -99,7 +100,7 @@ def _best(data: Data) -> Table:
     marks, rows = data["setting"]["marks"], []
     for name, rates in data["round"].items():
         for eta, cohorts in zip(data["setting"]["rates"], rates, strict=True):
-            mean = np.nan_to_num(_array(cohorts).mean(axis=0), nan=np.inf)
+            mean = np.nan_to_num(array(cohorts).mean(axis=0), nan=np.inf)
             at = int(np.argmin(mean))
             rows.append([name, f"{eta:g}", f"{marks[at]}", f"{marks[at] * eta:.2g}", f"{mean[at]:.3f}", _last(mean)])
     return Table(["method", "rate", "best K", "Kη there", "loss there", f"loss at K = {marks[-1]}"], rows)
@@ -118,7 +119,3 @@ def _stale(data: Data) -> Table:
         rows.append([f"{eta:g}", *(f"{r:.2f}" for r in ratio), f"{mime['loss'][lowest]:.3f} (K = {marks[lowest]})"])
     caption = "Corrected error over plain error after K steps of Mime, and where a client's own y has the lowest f."
     return Table(["rate", *(f"K = {mark}" for mark in marks), "lowest f(y)"], rows, caption)
-
-
-def _array(rows: list[list[float | None]]) -> np.ndarray:
-    return np.asarray([[np.nan if value is None else value for value in row] for row in rows], float)
