@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedmime.report import style
-from fedmime.report.curves import mean_interval
+from fedmime.report.curves import band, mean_interval
 from fedmime.report.heatmap import heat_map
 from fedmime.report.html import Section, Table
 from fedmime.report.picture import Picture
@@ -90,9 +90,7 @@ def _lines(data: Data) -> Picture:
         ax = figure.subplots()
         for label, look in style.lines([found["method"] for found in data["lines"]]).items():
             found = next(f for f in data["lines"] if f["method"] == label)
-            mean, half = mean_interval(_by_seed(found))
-            ax.plot(found["server"], mean, **look)
-            ax.fill_between(found["server"], mean - half, mean + half, color=look["color"], alpha=0.18, linewidth=0)
+            band(ax, found["server"], _by_seed(found), look)
         ax.set_xscale("log")
         ax.set(title="Server rate of SGD and momentum", xlabel="server rate", ylabel="best test accuracy")
         style.label_lines(ax)

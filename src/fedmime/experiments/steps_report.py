@@ -9,7 +9,7 @@ import numpy as np
 from fedmime.experiments import ablation_report
 from fedmime.experiments.reproduce_order import array
 from fedmime.report import style
-from fedmime.report.curves import mean_interval
+from fedmime.report.curves import band
 from fedmime.report.html import Section, Table
 from fedmime.report.picture import Picture
 
@@ -52,9 +52,7 @@ def _after_a_round(data: Data) -> Picture:
 
     def draw(ax: Axes, place: int) -> None:
         for name, look in style.lines(found).items():
-            mean, half = mean_interval(array(found[name][place]))
-            ax.plot(data["setting"]["marks"], mean, **look)
-            ax.fill_between(data["setting"]["marks"], mean - half, mean + half, color=look["color"], alpha=0.18, lw=0)
+            band(ax, data["setting"]["marks"], array(found[name][place]), look)
         ax.axhline(before, color=style.MUTED, linewidth=0.9, linestyle=(0, (4, 3)), label="before")
         ax.set_ylim(*_range(found, before))
 

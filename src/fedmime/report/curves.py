@@ -83,14 +83,19 @@ def with_intervals(
         figure = style.figure(WIDE if wide else WIDTH, HEIGHT)
         ax = figure.subplots()
         for label, look in style.lines(seeds).items():
-            mean, half = mean_interval(np.asarray(seeds[label], float))
-            ax.plot(rounds, mean, **look)
-            ax.fill_between(rounds, mean - half, mean + half, color=look["color"], alpha=0.18, linewidth=0)
+            band(ax, rounds, np.asarray(seeds[label], float), look)
         _axes(ax, title, "rounds", "accuracy" if share else "", [np.asarray(rows, float) for rows in seeds.values()])
         if target is not None:
             mark_target(ax, target)
         style.label_lines(ax)
     return figure
+
+
+def band(ax: Axes, x: Any, rows: np.ndarray, look: dict[str, Any]) -> None:
+    """The mean of rows as a line, its 95 % interval behind it."""
+    mean, half = mean_interval(rows)
+    ax.plot(x, mean, **look)
+    ax.fill_between(x, mean - half, mean + half, color=look["color"], alpha=0.18, linewidth=0)
 
 
 def mean_interval(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
