@@ -19,7 +19,7 @@ LAYERS = [
     {"experiments", "report"},
     {"engine", "data", "models", "theory"},
     {"aggregation", "algorithms"},
-    {"optimizers"},
+    {"optimizers", "native"},
     {"vector", "numbers", "randomness", "files", "errors"},
 ]
 WITHIN = {  # who may import whom in the same layer

@@ -15,10 +15,14 @@ CASES = {
     "dense without bias": (layers.dense, plain.dense, [(5, 7), (3, 7)]),
     "conv2d": (layers.conv2d, plain.conv2d, [(2, 6, 7, 3), (3, 3, 3, 4), (4,)]),
     "conv2d of even kernel": (layers.conv2d, plain.conv2d, [(2, 6, 7, 3), (2, 4, 3, 4)]),
+    "conv2d to whole vectors": (layers.conv2d, plain.conv2d, [(3, 7, 19, 5), (3, 2, 5, 16), (16,)]),
+    "conv2d between whole vectors": (layers.conv2d, plain.conv2d, [(2, 6, 15, 16), (3, 3, 16, 112)]),
     "max_pool2x2": (layers.max_pool2x2, plain.max_pool2x2, [(2, 6, 8, 3)]),
     "max_pool2x2 of odd size": (layers.max_pool2x2, plain.max_pool2x2, [(2, 7, 5, 3)]),
     "lstm": (layers.lstm, plain.lstm, [(6, 3, 4), (4, 20), (5, 20), (20,)]),
     "lstm of many steps": (layers.lstm, plain.lstm, [(33, 3, 4), (4, 20), (5, 20), (20,)]),
+    "lstm of whole vectors": (layers.lstm, plain.lstm, [(4, 13, 3), (3, 128), (32, 128), (128,)]),
+    "lstm wider than a tile": (layers.lstm, plain.lstm, [(3, 7, 3), (3, 280), (70, 280), (280,)]),
     "lstm of one step": (layers.lstm, plain.lstm, [(1, 2, 4), (4, 20), (5, 20), (20,)]),
 }
 
@@ -34,33 +38,41 @@ def test_values_and_gradients(case, dtype):
     assert plain.distance(result, plain.value_and_grads(theirs, *args)) < plain.TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_conv2d_with_padding(size):
-    args = plain.draw(0, (2, 5, 6, 3), (size, size, 3, 4), (4,))
+def test_conv2d_with_padding(size, dtype):
+    args = plain.draw(0, (2, 5, 6, 3), (size, size, 3, 16), (16,), dtype=dtype)
     ours = plain.value_and_grads(lambda *a: layers.conv2d(*a, padding="SAME"), *args)
-    assert plain.distance(ours, plain.value_and_grads(lambda *a: plain.conv2d(*a, padding="SAME"), *args)) < 1e-10
+    theirs = plain.value_and_grads(lambda *a: plain.conv2d(*a, padding="SAME"), *args)
+    assert plain.distance(ours, theirs) < plain.TOLERANCE[dtype]
     with pytest.raises(ValueError, match="padding must be 'VALID' or 'SAME', got 'FULL'"):
         layers.conv2d(*args, padding="FULL")  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("case", ["dense", "conv2d", "max_pool2x2", "lstm"])
-def test_under_vmap_of_every_argument(case):
+KINDS = [
+    *((case, "float64") for case in ("dense", "conv2d", "max_pool2x2", "lstm")),
+    *((case, "float32") for case in ("conv2d to whole vectors", "lstm")),
+]
+
+
+@pytest.mark.parametrize(("case", "dtype"), KINDS)
+def test_under_vmap_of_every_argument(case, dtype):
     ours, theirs, shapes = CASES[case]
-    args = plain.draw(1, *((3, *shape) for shape in shapes))
+    args = plain.draw(1, *((3, *shape) for shape in shapes), dtype=dtype)
     mapped, wanted = (plain.value_and_grads(jax.vmap(layer), *args) for layer in (ours, theirs))
-    assert plain.distance(mapped, wanted) < 1e-10
+    assert plain.distance(mapped, wanted) < plain.TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("case", ["dense", "conv2d", "max_pool2x2", "lstm"])
-def test_hessian_vector_products(case):
+@pytest.mark.parametrize(("case", "dtype"), KINDS)
+def test_hessian_vector_products(case, dtype):
     ours, theirs, shapes = CASES[case]
-    args, tangents = plain.draw(2, *shapes), plain.draw(3, *shapes)
+    args, tangents = (plain.draw(seed, *shapes, dtype=dtype) for seed in (2, 3))
 
     def product(layer):
         gradient = jax.grad(lambda *a: jnp.sin(layer(*a)).sum(), argnums=tuple(range(len(args))))
         return plain.jit(lambda x, v: jax.jvp(gradient, x, v)[1])(tuple(args), tuple(tangents))
 
-    assert plain.distance(product(ours), product(theirs)) < 1e-10
+    assert plain.distance(product(ours), product(theirs)) < plain.TOLERANCE[dtype]
 
 
 def test_pooling_gives_the_gradient_of_equal_values_to_the_first_alone():

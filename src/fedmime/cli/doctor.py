@@ -26,6 +26,7 @@ def run(args: Doctor) -> int:
     checks: dict[str, Callable[[], str]] = {
         "versions": _versions,
         "devices": _devices,
+        "native kernels": _kernels,
         "cache": _cache,
         "extras": _extras,
         "published data": lambda: _data(args.data_dir),
@@ -66,6 +67,12 @@ def _devices() -> str:
 
     devices = jax.devices()
     return f"{len(devices)} x {devices[0].device_kind} on {os.cpu_count()} cores"
+
+
+def _kernels() -> str:
+    from fedmime import native
+
+    return native.status()
 
 
 def _cache() -> str:

@@ -11,6 +11,8 @@ from typing import Any
 
 import jax
 
+from fedmime import native
+
 _PACKAGES = ("fedmime", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint")
 
 
@@ -21,6 +23,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "devices": [device.device_kind for device in jax.devices()],
+        "native": native.usable(),
         "float64": bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
         "git": _commit(),
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from fedmime.models.classification import one_hot
-from fedmime.models.layers import outer_sum
+from fedmime.models.layers import dense, outer_sum
 from fedmime.models.problem import Batch, Factors, Params
 
 Layer = dict[str, jax.Array]
@@ -60,8 +60,8 @@ def dense_record(layers: Sequence[Layer], a: jax.Array, labels: jax.Array) -> tu
     """
     inputs = [a]
     for layer in layers[:-1]:
-        inputs.append(jax.nn.relu(inputs[-1] @ layer["w"].T + layer["b"]))
-    z = inputs[-1] @ layers[-1]["w"].T + layers[-1]["b"]
+        inputs.append(jax.nn.relu(dense(inputs[-1], **layer)))
+    z = dense(inputs[-1], **layers[-1])
     hot = one_hot(labels, z.shape[-1])
     log_sum = jax.nn.logsumexp(z, axis=-1)
     d = [jnp.exp(z - log_sum[:, None]) - hot.astype(z.dtype)]

@@ -6,6 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedmime import native
+from fedmime.models.layers.bilinear import Pair, bilinear
+
 
 def dense(x: jax.Array, w: jax.Array, b: jax.Array | None = None) -> jax.Array:
     r"""$x W^\top + b$ over the last axis: x [..., in], w [out, in], b [out] give [..., out].
@@ -20,14 +23,14 @@ def dense(x: jax.Array, w: jax.Array, b: jax.Array | None = None) -> jax.Array:
 @jax.custom_vjp
 def _matmul(x: jax.Array, w: jax.Array) -> jax.Array:
     """The product x w^T for x [n, in], w [out, in]."""
-    return lax.dot_general(x, w, (((1,), (1,)), ((), ())))
+    return _inner_products(x, w)
 
 
-def _matmul_forward(x: jax.Array, w: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return lax.dot_general(x, w, (((1,), (1,)), ((), ()))), (x, w)
+def _matmul_forward(x: jax.Array, w: jax.Array) -> tuple[jax.Array, Pair]:
+    return _inner_products(x, w), (x, w)
 
 
-def _matmul_backward(saved: tuple[jax.Array, jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _matmul_backward(saved: Pair, d: jax.Array) -> Pair:
     x, w = saved
     return d @ w, outer_sum(d, x)
 
@@ -35,11 +38,21 @@ def _matmul_backward(saved: tuple[jax.Array, jax.Array], d: jax.Array) -> tuple[
 _matmul.defvjp(_matmul_forward, _matmul_backward)
 
 
+@bilinear
+def _inner_products(x: jax.Array, w: jax.Array) -> jax.Array:
+    if native.multiplies(x.shape[0], w.shape, x, w):
+        return native.inner_products(x, w)
+    return lax.dot_general(x, w, (((1,), (1,)), ((), ())))
+
+
+@bilinear
 def outer_sum(d: jax.Array, a: jax.Array) -> jax.Array:
     r"""$\sum_j d_j a_j^\top$ for d [n, out], a [n, in]: the weight gradient of `dense`, as one product.
 
     For a mini-batch, the barrier makes XLA:CPU store the small transposed operand instead of walking it with a stride.
     """
+    if native.multiplies(d.shape[0], (d.shape[1], a.shape[1]), d, a):
+        return native.outer_sum(d, a)
     small = d.shape[0] <= 32
     return (lax.optimization_barrier(d.T) if small else d.T) @ a
 

@@ -6,6 +6,7 @@ $c_t = \sigma(f)\, c_{t-1} + \sigma(i) \tanh(g)$, $h_t = \sigma(o) \tanh(c_t)$.
 The products $x_t W$ of all steps are one matrix product before the loop. The backward loop only collects
 $\partial z_t$; each weight gradient is then one product over time and batch, where autodiff would add up one small
 product per step. $\sigma(z) = \frac12 + \frac12 \tanh(z/2)$, so that the four gates take one vectorised tanh.
+Where `fedmime.native` has kernels, both loops run there.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from fedmime import native
+
 Pair = tuple[jax.Array, jax.Array]
 Triple = tuple[jax.Array, jax.Array, jax.Array]
+Quadruple = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 Saved = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 
 
@@ -31,10 +35,25 @@ def lstm(x: jax.Array, w: jax.Array, u: jax.Array, b: jax.Array) -> jax.Array:
 
 def _run(x: jax.Array, w: jax.Array, u: jax.Array, b: jax.Array) -> Triple:
     """Outputs h, cells c and opened gates at every step."""
-    time, batch, _ = x.shape
-    hidden = u.shape[0]
-    half = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], x.dtype), hidden)
-    offset = np.repeat(np.array([0.5, 0.5, 0.0, 0.5], x.dtype), hidden)
+    time, batch, width = x.shape
+    return _unroll((x.reshape(time * batch, width) @ w).reshape(time, batch, -1), u, b)
+
+
+@jax.custom_jvp
+def _unroll(z: jax.Array, u: jax.Array, b: jax.Array) -> Triple:
+    """The loop over time, for z = x W [time, batch, 4 hidden]."""
+    return native.lstm_forward(z, u, b) if native.usable(z, u, b) else _unroll_xla(z, u, b)
+
+
+@_unroll.defjvp
+def _unroll_jvp(point: Triple, tangent: Triple) -> tuple[Triple, Triple]:
+    return jax.jvp(_unroll_xla, point, tangent)
+
+
+def _unroll_xla(z: jax.Array, u: jax.Array, b: jax.Array) -> Triple:
+    batch, hidden = z.shape[1], u.shape[0]
+    half = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], z.dtype), hidden)
+    offset = np.repeat(np.array([0.5, 0.5, 0.0, 0.5], z.dtype), hidden)
 
     def step(t: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         h, c, buffer, outputs, cells = carry
@@ -44,9 +63,8 @@ def _run(x: jax.Array, w: jax.Array, u: jax.Array, b: jax.Array) -> Triple:
         h = o * jnp.tanh(c)
         return h, c, _put(buffer, gates, t), _put(outputs, h, t), _put(cells, c, t)
 
-    z = (x.reshape(time * batch, -1) @ w).reshape(time, batch, 4 * hidden)  # gates take its place step by step
-    zero, blank = jnp.zeros((batch, hidden), x.dtype), jnp.zeros((time, batch, hidden), x.dtype)
-    _, _, gates, h, c = lax.fori_loop(0, time, step, (zero, zero, z, blank, blank))
+    zero, blank = jnp.zeros((batch, hidden), z.dtype), jnp.zeros((*z.shape[:2], hidden), z.dtype)
+    _, _, gates, h, c = lax.fori_loop(0, len(z), step, (zero, zero, z, blank, blank))  # gates take the place of z
     return h, c, gates
 
 
@@ -65,9 +83,28 @@ def _forward(x: jax.Array, w: jax.Array, u: jax.Array, b: jax.Array) -> tuple[ja
 
 def _backward(saved: Saved, d: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     x, w, u, h, c, gates = saved
-    time, batch, hidden = h.shape
+    dz = _unroll_backward(d, gates, c, u)
+    batch, dz = d.shape[1], dz.reshape(-1, dz.shape[-1])
+    du = _transposed(h[:-1]) @ dz[batch:]  # the first step has no output before it
+    return _times_transposed(dz, w).reshape(x.shape), _transposed(x) @ dz, du, dz.sum(0)
+
+
+@jax.custom_jvp
+def _unroll_backward(d: jax.Array, gates: jax.Array, c: jax.Array, u: jax.Array) -> jax.Array:
+    """The loop over time, backwards: the cotangent of z for the cotangent d of the outputs."""
+    if native.usable(d, gates, c, u):
+        return native.lstm_backward(d, gates, c, u)
+    return _unroll_backward_xla(d, gates, c, u)
+
+
+@_unroll_backward.defjvp
+def _unroll_backward_jvp(point: Quadruple, tangent: Quadruple) -> Pair:
+    return jax.jvp(_unroll_backward_xla, point, tangent)
+
+
+def _unroll_backward_xla(d: jax.Array, gates: jax.Array, c: jax.Array, u: jax.Array) -> jax.Array:
     # A product with a transposed right side repacks it at every step: over many steps one transposed copy is cheaper.
-    ut = lax.optimization_barrier(u.T) if time >= 32 else None
+    ut = lax.optimization_barrier(u.T) if len(d) >= 32 else None
 
     def step(carry: Pair, now: tuple[jax.Array, ...]) -> tuple[Pair, jax.Array]:
         dh, dc = carry
@@ -81,10 +118,8 @@ def _backward(saved: Saved, d: jax.Array) -> tuple[jax.Array, jax.Array, jax.Arr
         dz = jnp.concatenate(dz, axis=-1)
         return (_times_transposed(dz, u) if ut is None else dz @ ut, dc * f), dz
 
-    zero = jnp.zeros((batch, hidden), h.dtype)
-    dz = lax.scan(step, (zero, zero), (d, gates, jnp.arange(time)), reverse=True)[1].reshape(time * batch, -1)
-    du = _transposed(h[:-1]) @ dz[batch:]  # the first step has no output before it
-    return _times_transposed(dz, w).reshape(x.shape), _transposed(x) @ dz, du, dz.sum(0)
+    zero = jnp.zeros(d.shape[1:], d.dtype)
+    return lax.scan(step, (zero, zero), (d, gates, jnp.arange(len(d))), reverse=True)[1]
 
 
 def _times_transposed(d: jax.Array, w: jax.Array) -> jax.Array:

@@ -1,0 +1,33 @@
+"""Kernels in C for what XLA runs slowly on a CPU: convolutions, two products of dense layers, the LSTM's recurrence.
+
+They are compiled for the machine at hand when they are first needed, and kept in the user's cache. Without a C
+compiler, on other devices, for other numbers than float32, or with `FEDMIME_NATIVE=0`, layers run on XLA alone.
+"""
+
+from fedmime.native.calls import (
+    convolve,
+    convolves,
+    inner_products,
+    kernel_gradient,
+    kernel_gradients,
+    lstm_backward,
+    lstm_forward,
+    multiplies,
+    outer_sum,
+    usable,
+)
+from fedmime.native.library import status
+
+__all__ = [
+    "convolve",
+    "convolves",
+    "inner_products",
+    "kernel_gradient",
+    "kernel_gradients",
+    "lstm_backward",
+    "lstm_forward",
+    "multiplies",
+    "outer_sum",
+    "status",
+    "usable",
+]

@@ -1,0 +1,83 @@
+"""The kernels as functions of arrays, without derivatives: layers define those."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedmime.native.library import ready, target
+
+Padding = tuple[tuple[int, int], tuple[int, int]]
+MULTIPLE = 16  # of output channels: whole vectors on any CPU
+FEW = 32  # rows for which the kernels of dense layers are the faster ones
+
+
+def usable(*arrays: jax.Array) -> bool:
+    """Whether the kernels can take such arrays on this machine."""
+    return all(a.dtype == jnp.float32 and a.size for a in arrays) and ready()
+
+
+def convolves(x: jax.Array, other: jax.Array, pads: Padding) -> bool:
+    """Whether the kernels can convolve images with a kernel, or with cotangents, padded like this."""
+    even = all(before == after >= 0 for before, after in pads)
+    return even and other.shape[-1] % MULTIPLE == 0 and usable(x, other)
+
+
+def multiplies(rows: int, widths: Sequence[int], *arrays: jax.Array) -> bool:
+    """Whether the kernels of dense layers can and should multiply matrices of so many rows and such widths."""
+    return rows <= FEW and min(widths) >= MULTIPLE and usable(*arrays)
+
+
+def inner_products(x: jax.Array, w: jax.Array) -> jax.Array:
+    """The product x w^T for x [n, in], w [out, in]."""
+    return _call("inner_products", [(x.shape[0], w.shape[0])])(x, w)[0]
+
+
+def outer_sum(d: jax.Array, a: jax.Array) -> jax.Array:
+    """The product d^T a for d [n, out], a [n, in]."""
+    return _call("outer_sum", [(d.shape[1], a.shape[1])])(d, a)[0]
+
+
+def convolve(x: jax.Array, kernel: jax.Array, pads: Padding) -> jax.Array:
+    """`x` [batch, height, width, in] with `kernel` [height, width, in, out], stride 1."""
+    shape = (x.shape[0], *_slid(x.shape[1:3], kernel.shape[:2], pads), kernel.shape[3])
+    return _call("convolve", [shape])(x, kernel)[0]
+
+
+def kernel_gradient(x: jax.Array, d: jax.Array, pads: Padding) -> jax.Array:
+    """The cotangent of the kernel [height, width, in, out]."""
+    return _call("kernel_gradient", [_kernel_shape(x, d, pads)])(x, d)[0]
+
+
+def kernel_gradients(x: jax.Array, d: jax.Array, pads: Padding) -> jax.Array:
+    """The cotangent of the kernel of every example by itself: [batch, height, width, in, out]."""
+    return _call("kernel_gradient", [(x.shape[0], *_kernel_shape(x, d, pads))])(x, d)[0]
+
+
+def lstm_forward(z: jax.Array, u: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Outputs and cells [time, batch, hidden] and opened gates, for inputs z [time, batch, 4 hidden]."""
+    outputs = (*z.shape[:2], u.shape[0])
+    h, c, gates = _call("lstm_forward", [outputs, outputs, z.shape], {0: 2})(z, u, b)
+    return h, c, gates
+
+
+def lstm_backward(d: jax.Array, gates: jax.Array, c: jax.Array, u: jax.Array) -> jax.Array:
+    """The cotangent of z [time, batch, 4 hidden] for the cotangent d of the outputs."""
+    return _call("lstm_backward", [gates.shape], {1: 0})(d, gates, c, u)[0]
+
+
+def _call(kernel: str, shapes: Sequence[tuple[int, ...]], aliases: dict[int, int] | None = None) -> Any:
+    results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    return jax.ffi.ffi_call(target(kernel), results, vmap_method="sequential", input_output_aliases=aliases)
+
+
+def _kernel_shape(x: jax.Array, d: jax.Array, pads: Padding) -> tuple[int, ...]:
+    return (*_slid(x.shape[1:3], d.shape[1:3], pads), x.shape[3], d.shape[3])
+
+
+def _slid(size: Sequence[int], window: Sequence[int], pads: Padding) -> tuple[int, ...]:
+    """How many places a window has in something padded."""
+    return tuple(n + sum(pad) - k + 1 for n, k, pad in zip(size, window, pads, strict=True))

@@ -1,0 +1,138 @@
+/* Convolution of stride 1 and its kernel gradient: images [batch, height, width, channels], kernels
+   [height, width, in, out]. Nothing is unrolled into patches: for one row of the kernel, the numbers that a pixel
+   needs lie side by side, so that a row of pixels is a product as it is. */
+#include <stdlib.h>
+
+#include "vectors.h"
+
+typedef struct {
+    int64_t height, width, channels;
+} Shape;
+
+/* An image with `left` columns of zeros on either side. Rows of zeros are not stored: nobody multiplies with them. */
+static void pad(const float *image, Shape s, int64_t left, float *padded) {
+    int64_t edge = left * s.channels, inner = s.width * s.channels;
+    for (int64_t y = 0; y < s.height; y++, padded += inner + 2 * edge) {
+        memset(padded, 0, 4 * edge);
+        memcpy(padded + edge, image + y * inner, 4 * inner);
+        memset(padded + edge + inner, 0, 4 * edge);
+    }
+}
+
+INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* A few neighbouring pixels of the output, all kernel rows added up. */
+INLINE void pixels(int rows, int width, const float *image, int64_t image_row, int64_t channels, const float *kernel,
+                   int64_t kernel_height, int64_t depth, int64_t out, float *to) {
+    vec sums[SUMS] = {};
+    for (int64_t ky = 0; ky < kernel_height; ky++)
+        product(rows, width, depth, image + ky * image_row, channels, 1, kernel + ky * depth * out, out, sums);
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int v = 0; v < width; v++) store(to + r * out + v * LANES, sums[r * width + v]);
+}
+
+INLINE void convolve_block(int width, const float *image, Shape in, int64_t top, const float *kernel,
+                           int64_t kernel_height, int64_t kernel_width, Shape z, float *to) {
+    int64_t depth = kernel_width * in.channels, row = in.width * in.channels;
+    for (int64_t y = 0; y < z.height; y++) {
+        int64_t first = larger(0, top - y), count = smaller(kernel_height, in.height + top - y) - first;
+        const float *line = image + (y - top + first) * row, *part = kernel + first * depth * z.channels;
+        for (int64_t x = 0; x < z.width;) {
+            int rows = next_rows(z.width - x, width);
+            const float *from = line + x * in.channels;
+            float *pixel = to + (y * z.width + x) * z.channels;
+            ROWS(pixels, rows, width, from, row, in.channels, part, count, depth, z.channels, pixel)
+            x += rows;
+        }
+    }
+}
+
+/* args: images, kernel; rets: images. What the result is larger than a plain convolution is zeros around the image. */
+XLA_FFI_Error *fedmime_convolve(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    const int64_t *xs = argument(frame, 0)->dims, *ws = argument(frame, 1)->dims, *zs = result(frame, 0)->dims;
+    const float *x = argument(frame, 0)->data, *w = argument(frame, 1)->data;
+    float *z = result(frame, 0)->data;
+    int64_t top = (zs[1] + ws[0] - 1 - xs[1]) / 2, left = (zs[2] + ws[1] - 1 - xs[2]) / 2, out = zs[3];
+    Shape image = {xs[1], xs[2], xs[3]}, padded = {xs[1], xs[2] + 2 * left, xs[3]}, to = {zs[1], zs[2], out};
+    float *room = NULL;
+    if (left && !(room = malloc(4 * padded.height * padded.width * padded.channels))) return no_memory(frame);
+    for (int64_t n = 0; n < xs[0]; n++) {
+        const float *from = x + n * image.height * image.width * image.channels;
+        float *into = z + n * to.height * to.width * out;
+        if (room) pad(from, image, left, room), from = room;
+        for (int64_t o = 0; o < out;) {
+            int64_t vectors = (out - o) / LANES;
+            if (vectors >= 4)
+                convolve_block(4, from, padded, top, w + o, ws[0], ws[1], to, into + o), o += 4 * LANES;
+            else if (vectors >= 2)
+                convolve_block(2, from, padded, top, w + o, ws[0], ws[1], to, into + o), o += 2 * LANES;
+            else
+                convolve_block(1, from, padded, top, w + o, ws[0], ws[1], to, into + o), o += LANES;
+        }
+    }
+    free(room);
+    return NULL;
+}
+
+/* A few neighbouring inputs of the kernel, over some rows of pixels. */
+INLINE void taps(int rows, int width, const float *image, int64_t image_row, int64_t channels, const float *d,
+                 int64_t pixel_rows, int64_t pixel_columns, int64_t out, float *to) {
+    vec sums[SUMS];
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int v = 0; v < width; v++) sums[r * width + v] = load(to + r * out + v * LANES);
+    for (int64_t y = 0; y < pixel_rows; y++)
+        product(rows, width, pixel_columns, image + y * image_row, 1, channels, d + y * pixel_columns * out, out, sums);
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int v = 0; v < width; v++) store(to + r * out + v * LANES, sums[r * width + v]);
+}
+
+INLINE void gradient_block(int width, const float *image, Shape in, int64_t top, const float *d, Shape z,
+                           int64_t kernel_height, int64_t kernel_width, float *to) {
+    int64_t depth = kernel_width * in.channels, row = in.width * in.channels;
+    int64_t at_once = 1 + (24 << 10) / (4 * z.width * width * LANES); /* rows of d that stay in the first cache */
+    for (int64_t block = 0; block < z.height; block += at_once)
+        for (int64_t ky = 0; ky < kernel_height; ky++) {
+            int64_t y = larger(block, top - ky), end = smaller(smaller(block + at_once, z.height), in.height + top - ky);
+            for (int64_t k = 0; k < depth;) {
+                int rows = next_rows(depth - k, width);
+                const float *from = image + (y - top + ky) * row + k, *cotangent = d + y * z.width * z.channels;
+                float *tap = to + (ky * depth + k) * z.channels;
+                ROWS(taps, rows, width, from, row, in.channels, cotangent, end - y, z.width, z.channels, tap)
+                k += rows;
+            }
+        }
+}
+
+/* args: images, cotangents; rets: the kernel's cotangent, of every example by itself if it has an axis more. */
+XLA_FFI_Error *fedmime_kernel_gradient(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    const int64_t *xs = argument(frame, 0)->dims, *ds = argument(frame, 1)->dims, *gs = result(frame, 0)->dims;
+    const float *x = argument(frame, 0)->data, *d = argument(frame, 1)->data;
+    float *g = result(frame, 0)->data;
+    int each = result(frame, 0)->rank == 5;
+    gs += each;
+    int64_t size = gs[0] * gs[1] * gs[2] * gs[3], out = ds[3];
+    int64_t top = (ds[1] + gs[0] - 1 - xs[1]) / 2, left = (ds[2] + gs[1] - 1 - xs[2]) / 2;
+    Shape image = {xs[1], xs[2], xs[3]}, padded = {xs[1], xs[2] + 2 * left, xs[3]}, z = {ds[1], ds[2], out};
+    float *room = NULL;
+    if (left && !(room = malloc(4 * padded.height * padded.width * padded.channels))) return no_memory(frame);
+    memset(g, 0, 4 * size * (each ? xs[0] : 1));
+    for (int64_t n = 0; n < xs[0]; n++, g += each ? size : 0) {
+        const float *from = x + n * image.height * image.width * image.channels;
+        const float *cotangent = d + n * z.height * z.width * out;
+        if (room) pad(from, image, left, room), from = room;
+        for (int64_t o = 0; o < out;) {
+            int64_t vectors = (out - o) / LANES;
+            if (vectors >= 4)
+                gradient_block(4, from, padded, top, cotangent + o, z, gs[0], gs[1], g + o), o += 4 * LANES;
+            else if (vectors >= 2)
+                gradient_block(2, from, padded, top, cotangent + o, z, gs[0], gs[1], g + o), o += 2 * LANES;
+            else
+                gradient_block(1, from, padded, top, cotangent + o, z, gs[0], gs[1], g + o), o += LANES;
+        }
+    }
+    free(room);
+    return NULL;
+}

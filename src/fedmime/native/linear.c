@@ -1,0 +1,101 @@
+/* Two products of a dense layer with weights [out, in] on a mini-batch. Where a width is no whole number of vectors,
+   the last vector of a row overlaps the one before it, so nothing is read or written beyond a row. */
+#include "vectors.h"
+
+/* A few rows of the result, some columns: to[r][...] = sum over k of a[k][r] * b[k][...]. */
+INLINE void outer(int rows, int width, int64_t depth, const float *a, int64_t out, const float *b, int64_t in,
+                  float *to) {
+    vec sums[SUMS] = {};
+    product(rows, width, depth, a, 1, out, b, in, sums);
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int v = 0; v < width; v++) store(to + r * in + v * LANES, sums[r * width + v]);
+}
+
+INLINE void outer_rows(int rows, int width, int64_t depth, const float *a, int64_t out, const float *b, int64_t in,
+                       float *to) {
+    int64_t c = 0;
+    for (; c + width * LANES <= in; c += width * LANES) outer(rows, width, depth, a, out, b + c, in, to + c);
+    for (; c < in; c += LANES) {
+        int64_t start = c + LANES <= in ? c : in - LANES;
+        outer(rows, 1, depth, a, out, b + start, in, to + start);
+    }
+}
+
+/* args: d [n, out], a [n, in]; rets: the sum of the outer products of their rows [out, in]. */
+XLA_FFI_Error *fedmime_outer_sum(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    const float *d = argument(frame, 0)->data, *a = argument(frame, 1)->data;
+    float *to = result(frame, 0)->data;
+    int64_t n = argument(frame, 0)->dims[0], out = argument(frame, 0)->dims[1], in = argument(frame, 1)->dims[1];
+    for (int64_t r = 0; r < out;) {
+        int rows = next_rows(out - r, WIDEST);
+        ROWS(outer_rows, rows, WIDEST, n, d + r, out, a, in, to + r * in)
+        r += rows;
+    }
+    return NULL;
+}
+
+#define EVEN(i) 2 * (i)
+#define ODD(i) 2 * (i) + 1
+#define SAME(i) i
+#define NEIGHBOUR(i) (i) ^ 1
+#define NEXT_PAIR(i) (i) ^ 2
+#ifdef __AVX512F__
+#define LIST(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), f(15)
+#else
+#define LIST(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7)
+#endif
+
+/* Sums of neighbours, those of a before those of b. */
+INLINE vec halves(vec a, vec b) {
+    return __builtin_shufflevector(a, b, LIST(EVEN)) + __builtin_shufflevector(a, b, LIST(ODD));
+}
+
+/* The totals of four vectors, each in the first lane of its quarter. */
+INLINE vec totals(vec a, vec b, vec c, vec d) {
+    vec sums = halves(halves(a, b), halves(c, d));
+    if (LANES == 16) sums += __builtin_shufflevector(sums, sums, LIST(NEXT_PAIR));
+    return sums + __builtin_shufflevector(sums, sums, LIST(NEIGHBOUR));
+}
+
+/* Inner products of a few rows of x with four rows of w. */
+INLINE void inner(int rows, int width, int64_t depth, const float *x, const float *w, int64_t out, float *to) {
+    vec sums[SUMS] = {};
+    int64_t whole = depth / LANES * LANES;
+    for (int64_t k = 0; k < whole; k += LANES) {
+        vec right[WIDEST];
+        UNROLL for (int v = 0; v < width; v++) right[v] = load(w + v * depth + k);
+        UNROLL for (int r = 0; r < rows; r++) {
+            vec left = load(x + r * depth + k);
+            UNROLL for (int v = 0; v < width; v++) sums[r * width + v] += left * right[v];
+        }
+    }
+    if (whole < depth) { /* the last vector again, without what was counted */
+        ints fresh = (ints){LIST(SAME)} >= (int32_t)(LANES - (depth - whole));
+        UNROLL for (int r = 0; r < rows; r++) {
+            vec left = (vec)((ints)load(x + r * depth + depth - LANES) & fresh);
+            UNROLL for (int v = 0; v < width; v++) sums[r * width + v] += left * load(w + v * depth + depth - LANES);
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++) {
+        vec *s = sums + r * WIDEST, sum = totals(s[0], s[1], s[2], s[3]);
+        UNROLL for (int v = 0; v < WIDEST; v++) to[r * out + v] = sum[v * (LANES / WIDEST)];
+    }
+}
+
+/* args: x [n, in], w [out, in]; rets: x w^T [n, out]. */
+XLA_FFI_Error *fedmime_inner_products(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    const float *x = argument(frame, 0)->data, *w = argument(frame, 1)->data;
+    float *z = result(frame, 0)->data;
+    int64_t n = argument(frame, 0)->dims[0], depth = argument(frame, 0)->dims[1], out = argument(frame, 1)->dims[0];
+    for (int64_t o = 0; o < out; o += WIDEST) {
+        int64_t first = o + WIDEST <= out ? o : out - WIDEST;
+        for (int64_t r = 0; r < n;) {
+            int rows = next_rows(n - r, WIDEST);
+            ROWS(inner, rows, WIDEST, depth, x + r * depth, w + first * depth, out, z + r * out + first)
+            r += rows;
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,126 @@
+/* Vectors of the width this CPU has, the product that every kernel is made of, and what XLA hands over. */
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+#include "xla/ffi/api/c_api.h"
+
+#ifdef __AVX512F__
+enum { LANES = 16, SUMS = 24 };
+#else
+enum { LANES = 8, SUMS = 12 };
+#endif
+enum { WIDEST = 4 }; /* vectors side by side in a tile; a tile has at most SUMS / width rows */
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 24")
+
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef int32_t ints __attribute__((vector_size(4 * LANES)));
+typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+INLINE vec load(const float *p) { return *(const loose *)p; }
+INLINE void store(float *p, vec v) { *(loose *)p = v; }
+INLINE vec all(float a) { return a - (vec){}; }
+
+/* The first n numbers of a vector; the others are zero, or left alone in memory. */
+INLINE vec load_some(const float *p, int64_t n) {
+    if (n >= LANES) return load(p);
+    vec v = {};
+    memcpy(&v, p, 4 * n);
+    return v;
+}
+INLINE void store_some(float *p, vec v, int64_t n) {
+    if (n >= LANES)
+        store(p, v);
+    else
+        memcpy(p, &v, 4 * n);
+}
+
+/* sums[r][v] += sum over k of a[r * a_row + k * a_step] * b[k * b_step + v * LANES ...].
+   `rows` and `width` are constants wherever it is called, so all sums stay in registers. */
+INLINE void product(int rows, int width, int64_t depth, const float *a, int64_t a_row, int64_t a_step, const float *b,
+                    int64_t b_step, vec *sums) {
+    vec s[SUMS];
+    UNROLL for (int i = 0; i < rows * width; i++) s[i] = sums[i];
+    for (int64_t k = 0; k < depth; k++) {
+        vec right[WIDEST];
+        UNROLL for (int v = 0; v < width; v++) right[v] = load(b + k * b_step + v * LANES);
+        UNROLL for (int r = 0; r < rows; r++) {
+            vec left = all(a[r * a_row + k * a_step]);
+            UNROLL for (int v = 0; v < width; v++) s[r * width + v] += left * right[v];
+        }
+    }
+    UNROLL for (int i = 0; i < rows * width; i++) sums[i] = s[i];
+}
+
+/* Calls F(rows, width, ...) with constants. */
+#define ROWS(F, rows, width, ...)                     \
+    switch (rows) {                                   \
+        case 1: F(1, width, __VA_ARGS__); break;      \
+        case 2: F(2, width, __VA_ARGS__); break;      \
+        case 3: F(3, width, __VA_ARGS__); break;      \
+        case 4: if (4 * width <= SUMS) F(4, width, __VA_ARGS__); break;   \
+        case 5: if (5 * width <= SUMS) F(5, width, __VA_ARGS__); break;   \
+        case 6: if (6 * width <= SUMS) F(6, width, __VA_ARGS__); break;   \
+        case 7: if (7 * width <= SUMS) F(7, width, __VA_ARGS__); break;   \
+        case 8: if (8 * width <= SUMS) F(8, width, __VA_ARGS__); break;   \
+        case 9: if (9 * width <= SUMS) F(9, width, __VA_ARGS__); break;   \
+        case 10: if (10 * width <= SUMS) F(10, width, __VA_ARGS__); break; \
+        case 11: if (11 * width <= SUMS) F(11, width, __VA_ARGS__); break; \
+        case 12: if (12 * width <= SUMS) F(12, width, __VA_ARGS__); break; \
+    }
+
+/* How many of `left` rows the next tile takes, so that all tiles are nearly alike. */
+INLINE int next_rows(int64_t left, int width) {
+    int most = SUMS / width < 12 ? SUMS / width : 12;
+    int64_t tiles = (left + most - 1) / most;
+    return (int)((left + tiles - 1) / tiles);
+}
+
+/* tanh to two units in the last place: e^2x - 1 by its series around the nearest power of two. */
+INLINE vec vtanh(vec x) {
+    vec twice = x + x;
+    vec size = (vec)((ints)twice & 0x7fffffff);
+    ints far = size > 40; /* not of NaN, which stays */
+    size = (vec)((far & (ints)all(40)) | (~far & (ints)size));
+    vec n = __builtin_convertvector(__builtin_convertvector(size * 1.44269504f + 0.5f, ints), vec);
+    vec r = size - n * 0.693145752f - n * 1.42860677e-6f;
+    vec p = all(1.0f / 5040);
+    p = p * r + 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r;
+    vec power = (vec)((__builtin_convertvector(n, ints) + 127) << 23);
+    vec e = power * p + (power - 1);
+    vec t = e / (e + 2);
+    return (vec)((ints)t | ((ints)x & (int32_t)0x80000000));
+}
+INLINE vec sigmoid(vec x) { return 0.5f + 0.5f * vtanh(0.5f * x); }
+
+/* What XLA hands over. */
+INLINE XLA_FFI_Buffer *argument(XLA_FFI_CallFrame *frame, int i) { return frame->args.args[i]; }
+INLINE XLA_FFI_Buffer *result(XLA_FFI_CallFrame *frame, int i) { return frame->rets.rets[i]; }
+
+/* Before the first call XLA asks which version of its interface a function was built for. */
+INLINE int asks_version(XLA_FFI_CallFrame *frame) {
+    XLA_FFI_Extension_Base *more = frame->extension_start;
+    if (!more || more->type != XLA_FFI_Extension_Metadata) return 0;
+    XLA_FFI_Metadata *facts = ((XLA_FFI_Metadata_Extension *)more)->metadata;
+    facts->api_version.major_version = XLA_FFI_API_MAJOR;
+    facts->api_version.minor_version = XLA_FFI_API_MINOR;
+    return 1;
+}
+
+INLINE XLA_FFI_Error *no_memory(XLA_FFI_CallFrame *frame) {
+    XLA_FFI_Error_Create_Args why = {
+        .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
+        .message = "fedmime: no memory for a kernel's scratch space",
+        .errc = XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
+    };
+    return frame->api->XLA_FFI_Error_Create(&why);
+}

@@ -1,0 +1,156 @@
+"""The kernels in C against XLA in float64, and what happens where they cannot be had."""
+
+import os
+import platform
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedmime import native
+from fedmime.models.layers import convolution, linear, recurrence
+from fedmime.native import library
+
+needed = pytest.mark.skipif(not native.usable(), reason=f"no kernels here: {native.status()}")
+CLOSE = 3e-6
+
+SHAPES = {  # images, kernel, padding
+    "the CNN's first": ((3, 28, 28, 1), (3, 3, 1, 32), 0),
+    "the CNN's second": ((2, 26, 26, 32), (3, 3, 32, 64), 0),
+    "7 vectors wide": ((2, 9, 9, 48), (3, 3, 48, 112), 0),
+    "padded": ((2, 9, 13, 5), (3, 5, 5, 16), 1),
+    "of one pixel": ((1, 1, 1, 3), (1, 1, 3, 16), 0),
+    "a product of matrices": ((1, 37, 1, 70), (1, 1, 70, 48), 0),
+}
+
+
+def _draw(seed, *shapes):
+    random = np.random.default_rng(seed)
+    return [random.normal(size=shape).astype(np.float32) for shape in shapes]
+
+
+def _distance(ours, exact):
+    assert ours.dtype == jnp.float32
+    assert ours.shape == exact.shape
+    return np.abs(np.asarray(ours, float) - exact).max() / np.abs(exact).max()
+
+
+def _conv(x, w, pads):
+    return jax.lax.conv_general_dilated(x, w, (1, 1), pads, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+@needed
+@pytest.mark.parametrize("case", SHAPES)
+def test_convolution_and_kernel_gradients(case):
+    images, kernel, pad = SHAPES[case]
+    pads = ((pad, pad), (pad, pad))
+    x, w = _draw(0, images, kernel)
+    exact, pull = jax.vjp(lambda w: _conv(jnp.asarray(x, float), w, pads), jnp.asarray(w, float))
+    (d,) = _draw(1, exact.shape)
+    assert _distance(native.convolve(x, w, pads), exact) < CLOSE
+    assert _distance(native.kernel_gradient(x, d, pads), pull(jnp.asarray(d, float))[0]) < CLOSE
+    each = native.kernel_gradients(x, d, pads)
+    one = native.kernel_gradient(x[:1], d[:1], pads)
+    np.testing.assert_array_equal(each[0], one)
+    assert _distance(each.sum(0), pull(jnp.asarray(d, float))[0]) < CLOSE
+
+
+@needed
+@pytest.mark.parametrize(
+    ("rows", "out", "width"), [(10, 62, 784), (1, 16, 16), (7, 17, 31), (32, 100, 300), (13, 19, 64)]
+)
+def test_products_of_dense_layers(rows, out, width):
+    x, w, d = _draw(5, (rows, width), (out, width), (rows, out))
+    assert _distance(native.inner_products(x, w), np.float64(x) @ np.float64(w).T) < CLOSE
+    assert _distance(native.outer_sum(d, x), np.float64(d).T @ np.float64(x)) < CLOSE
+
+
+@needed
+@pytest.mark.parametrize("hidden", [1, 16, 70, 256])
+@pytest.mark.parametrize(("time", "batch"), [(1, 1), (9, 10), (4, 23)])
+def test_recurrence(time, batch, hidden):
+    z, u, b, d = _draw(2, (time, batch, 4 * hidden), (hidden, 4 * hidden), (4 * hidden,), (time, batch, hidden))
+    u /= np.sqrt(hidden)
+    exact = recurrence._unroll_xla(*(jnp.asarray(a, float) for a in (z, u, b)))
+    ours = jax.jit(native.lstm_forward)(z, u, b)
+    for mine, theirs in zip(ours, exact, strict=True):
+        assert _distance(mine, np.asarray(theirs)) < CLOSE
+    _, c, gates = exact
+    dz = recurrence._unroll_backward_xla(jnp.asarray(d, float), gates, c, jnp.asarray(u, float))
+    mine = native.lstm_backward(d, jnp.float32(gates), jnp.float32(c), u)
+    assert _distance(mine, np.asarray(dz)) < CLOSE
+
+
+@needed
+def test_gates_open_to_the_last_digits_and_keep_what_is_not_finite():
+    sums = np.concatenate([np.linspace(-30, 30, 4001), np.logspace(-30, 3, 1998), [0.0]])
+    sums = np.float32([*sums, *-sums, *[np.inf, -np.inf] * 8]).reshape(-1, 16)
+    i, f, g, o = _gates(sums)
+    exact = 0.5 + 0.5 * np.tanh(0.5 * np.float64(sums))
+    for gate in (i, f, o):
+        np.testing.assert_allclose(gate, exact, rtol=0, atol=1.2e-7)
+    np.testing.assert_allclose(g, np.tanh(np.float64(sums)), rtol=3e-7, atol=0)
+    assert np.isnan(_gates(np.full((1, 16), np.nan, np.float32))).all()
+
+
+def _gates(sums):
+    """The four gates of units whose gates all have these sums."""
+    hidden = sums.shape[1]
+    u, b = jnp.zeros((hidden, 4 * hidden), jnp.float32), jnp.zeros(4 * hidden, jnp.float32)
+    return np.split(np.asarray(native.lstm_forward(jnp.tile(sums, 4)[None], u, b)[2])[0], 4, axis=-1)
+
+
+@needed
+def test_the_layers_use_them():
+    x, w, a, v = _draw(3, (2, 6, 6, 3), (3, 3, 3, 16), (10, 16), (16, 16))
+    z, u, b = _draw(4, (2, 1, 64), (16, 64), (64,))
+    products = ((linear.dense, (a, v)), (linear.outer_sum, (a, v[:10])))
+    for layer, args in ((convolution.conv2d, (x, w)), (recurrence._unroll, (z, u, b)), *products):
+        assert "fedmime_" in jax.jit(layer).lower(*args).as_text()
+
+
+@needed
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the same vectors everywhere else")
+def test_on_a_cpu_with_shorter_vectors(tmp_path):
+    compiler = tmp_path / "cc"
+    compiler.write_text(f'#!/bin/sh\nexec {library._compiler()} "$@" -mno-avx512f\n')
+    compiler.chmod(0o755)
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", __file__]
+    chosen = ["-k", "convolution_and or products_of or recurrence or gates_open", "-rs"]
+    places = {"CC": str(compiler), "FEDMIME_CACHE": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | places
+    done = subprocess.run([*words, *chosen], env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "skipped" not in done.stdout
+    assert list((tmp_path / "native").glob("*.so"))
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"FEDMIME_NATIVE": "0"}, r"off \(FEDMIME_NATIVE=0\)"),
+        ({"CC": "false"}, r"off \(false failed: .*exit status 1"),
+        ({"CC": "no-such-compiler"}, r"off \(no-such-compiler failed: .*No such file"),
+    ],
+)
+def test_without_kernels_the_reason_is_told(monkeypatch, environment, said):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    found = library._load.__wrapped__()
+    assert isinstance(found, str)
+    assert re.match(said, found)
+
+
+@needed
+def test_a_library_is_built_once_and_left_whole(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDMIME_CACHE", str(tmp_path))
+    compiler = library._compiler() or "cc"
+    first = library._compiled(compiler)
+    made = first.stat().st_mtime_ns
+    assert library._compiled(compiler) == first
+    assert first.stat().st_mtime_ns == made
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [first.name]
