@@ -47,8 +47,9 @@ _EPOCHS = (
     Case("FedAvg, E=10", "fedavg", OURS, epochs=10, path="simulate"),
     Case("Mime, E=10", "mime", OURS, epochs=10, path="simulate"),
 )
+SIMULATED = Case("FedAvg, simulate", "fedavg", (*OURS, ONE_CORE), path="simulate", rounds=5)
 _MORE = (
-    Case("FedAvg, simulate", "fedavg", OURS, path="simulate", rounds=5),
+    SIMULATED,
     Case("FedAvg, devices=1", "fedavg", OURS, devices=1),
     Case("Mime, devices=1", "mime", OURS, devices=1),
     Case("Mime with SGD", "mime", OURS, base="sgd"),
@@ -59,7 +60,7 @@ def cases(model: str, quick: bool = False) -> list[Case]:
     """The cases of a model in which no Ray runs."""
     if quick:
         chosen = [FEDAVG if model == "mlp" else dataclasses.replace(FEDAVG, entrants=(*RIVALS, ONE_CORE)), MIME]
-        chosen += {"cnn": [*_EPOCHS], "char_lstm": []}.get(model, [MIME_LITE, *_EPOCHS])
+        chosen += {"cnn": [*_EPOCHS], "char_lstm": []}.get(model, [MIME_LITE, SIMULATED, *_EPOCHS])
     else:
         chosen = [FEDAVG, MIME_LITE, MIME, *_MORE]
         chosen += [] if model == "char_lstm" else _EPOCHS

@@ -70,6 +70,17 @@ def test_products_of_dense_layers(rows, out, width):
 
 
 @needed
+def test_rows_are_taken_as_they_are():
+    table = np.float32(np.random.default_rng(6).normal(size=(9, 3, 5)))
+    table[2, 1, 1] = np.nan
+    places = jnp.asarray([8, 0, 2, 2], jnp.int32)
+    np.testing.assert_array_equal(native.take(table, places), table[np.asarray(places)])
+    assert "fedmime_take" in jax.jit(native.take).lower(table, places).as_text()
+    for other in (np.arange(9), table.astype(float)):  # left to XLA
+        np.testing.assert_array_equal(native.take(jnp.asarray(other), places), other[np.asarray(places)])
+
+
+@needed
 @pytest.mark.parametrize("hidden", [1, 16, 70, 256])
 @pytest.mark.parametrize(("time", "batch"), [(1, 1), (9, 10), (4, 23)])
 def test_recurrence(time, batch, hidden):

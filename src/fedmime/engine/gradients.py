@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedmime import native
 from fedmime.engine.plan import Tables
 from fedmime.vector import Vector, where
 
@@ -106,7 +107,7 @@ class FromFactors(NamedTuple):
         if isinstance(control, float) and control == 0.0:
             return loss_and_grad(self.problem, y, examples)
         assert self.problem.factors is not None
-        rows = jax.tree.map(lambda leaf: leaf[examples.rows], self.kept)
+        rows = jax.tree.map(lambda leaf: native.take(leaf, examples.rows), self.kept)
         losses, grads = self.problem.factors.grad_difference(
             y, examples.fields, rows, examples.weights, control, examples.key
         )
@@ -210,4 +211,4 @@ def step_of(tables: Tables, key: jax.Array, first: jax.Array, k: jax.Array, mode
 
 
 def _gather(tables: Tables, rows: Any) -> dict[str, Any]:
-    return {name: column[rows] for name, column in tables.pool.items()}
+    return {name: native.take(jnp.asarray(column), rows) for name, column in tables.pool.items()}

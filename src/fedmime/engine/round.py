@@ -170,9 +170,10 @@ def assemble(
     return Ready(now, problem, round_number, cohort, refused, plans, tables, common, options)
 
 
-def owned(state: State) -> State:
-    """A copy that rounds may use up."""
-    return state._replace(server=jax.tree.map(jnp.copy, state.server))
+def owned(state: State, devices: int | None) -> State:
+    """A copy on the devices that rounds may use up."""
+    placed = jax.device_put(state.server, everywhere(mesh(devices)))
+    return state._replace(server=jax.tree.map(jnp.copy, placed))
 
 
 def shapes(model: Any) -> Any:

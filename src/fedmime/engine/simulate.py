@@ -136,7 +136,7 @@ def simulate(
             facts |= {"watch": identity.describe(watch), "gate": identity.describe(gate), "drift": drift}
             directory.claim(facts, facts if config is None else config, facts["data"], saving.fresh)
             state = directory.resume(state, blank)
-        state = owned(state)  # rounds use it up, not the caller's model
+        state = owned(state, devices)  # rounds use it up, not the caller's model
         log = stack.enter_context(Log(rounds, gate, communication.cost(algorithm, params(state)), directory))
         for ready in ahead(lay_out, state.round, rounds):
             state, info = run_ready(ready, state)

@@ -58,7 +58,7 @@ class Lockstep:
         data = identity.data(self._population)
         self.trials = [Trial(point, _name(each.setting, data)) for each, point in zip(prepared, values, strict=True)]
         for trial, algorithm in zip(self.trials, self._algorithms, strict=True):
-            start = owned(algorithm.init(model))
+            start = owned(algorithm.init(model), None)
             self._shelf.load(trial, start, jax.tree.map(np.asarray, algorithm.remember(start.server.x)))
 
     def advance(self, chosen: Sequence[Trial], until: int, on_round: Callable[[], None]) -> None:

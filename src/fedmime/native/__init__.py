@@ -14,6 +14,7 @@ from fedmime.native.calls import (
     lstm_forward,
     multiplies,
     outer_sum,
+    take,
     usable,
 )
 from fedmime.native.library import status
@@ -29,5 +30,6 @@ __all__ = [
     "multiplies",
     "outer_sum",
     "status",
+    "take",
     "usable",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,14 @@ def convolves(x: jax.Array, other: jax.Array, pads: Padding) -> bool:
     """Whether the kernels can convolve images with a kernel, or with cotangents, padded like this."""
     even = all(before == after >= 0 for before, after in pads)
     return even and other.shape[-1] % MULTIPLE == 0 and usable(x, other)
+
+
+def take(table: jax.Array, places: jax.Array) -> jax.Array:
+    """Rows of a table [n, width], or of one with more axes, at int32 `places` [m] within it."""
+    if places.dtype != jnp.int32 or not usable(table):
+        return table[places]
+    rows = _call("take", [(places.shape[0], math.prod(table.shape[1:]))])(table.reshape(table.shape[0], -1), places)[0]
+    return rows.reshape(places.shape[0], *table.shape[1:])
 
 
 def multiplies(rows: int, widths: Sequence[int], *arrays: jax.Array) -> bool:

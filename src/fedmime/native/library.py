@@ -18,8 +18,8 @@ import jax
 from fedmime.files import user_cache
 
 SWITCH = "FEDMIME_NATIVE"
-KERNELS = ("convolve", "inner_products", "kernel_gradient", "lstm_backward", "lstm_forward", "outer_sum")
-_SOURCES = ("convolution.c", "linear.c", "recurrence.c")
+KERNELS = ("convolve", "inner_products", "kernel_gradient", "lstm_backward", "lstm_forward", "outer_sum", "take")
+_SOURCES = ("convolution.c", "linear.c", "recurrence.c", "rows.c")
 _FLAGS = ("-O2", "-march=native", "-fPIC", "-shared")
 _PATIENCE = 120  # seconds
 
