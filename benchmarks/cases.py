@@ -47,7 +47,7 @@ _EPOCHS = (
     Case("FedAvg, E=10", "fedavg", OURS, epochs=10, path="simulate"),
     Case("Mime, E=10", "mime", OURS, epochs=10, path="simulate"),
 )
-SIMULATED = Case("FedAvg, simulate", "fedavg", (*OURS, ONE_CORE), path="simulate", rounds=5)
+SIMULATED = Case("FedAvg, simulate", "fedavg", (*OURS, ONE_CORE), path="simulate", rounds=20)
 _MORE = (
     SIMULATED,
     Case("FedAvg, devices=1", "fedavg", OURS, devices=1),

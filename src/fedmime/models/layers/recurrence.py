@@ -83,10 +83,9 @@ def _forward(x: jax.Array, w: jax.Array, u: jax.Array, b: jax.Array) -> tuple[ja
 
 def _backward(saved: Saved, d: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     x, w, u, h, c, gates = saved
-    dz = _unroll_backward(d, gates, c, u)
-    batch, dz = d.shape[1], dz.reshape(-1, dz.shape[-1])
-    du = _transposed(h[:-1]) @ dz[batch:]  # the first step has no output before it
-    return _times_transposed(dz, w).reshape(x.shape), _transposed(x) @ dz, du, dz.sum(0)
+    dz = _unroll_backward(d, gates, c, u).reshape(-1, gates.shape[-1])
+    before = jnp.concatenate([jnp.zeros_like(h[:1]), h[:-1]])
+    return _times_transposed(dz, w).reshape(x.shape), _transposed(x) @ dz, _transposed(before) @ dz, dz.sum(0)
 
 
 @jax.custom_jvp
