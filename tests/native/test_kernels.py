@@ -115,6 +115,41 @@ def _gates(sums):
     return np.split(np.asarray(native.lstm_forward(jnp.tile(sums, 4)[None], u, b)[2])[0], 4, axis=-1)
 
 
+MISMATCHED = {
+    "dense": (linear.dense, [(4, 20), (16, 24)]),
+    "sum of outer products": (linear.outer_sum, [(8, 16), (3, 16)]),
+    "channels": (convolution.conv2d, [(2, 8, 8, 3), (3, 3, 5, 16)]),
+    "width of the gates": (recurrence.lstm, [(3, 2, 5), (5, 32), (16, 64), (64,)]),
+    "hidden units": (recurrence.lstm, [(3, 2, 5), (5, 64), (16, 48), (64,)]),
+}
+
+
+@needed
+@pytest.mark.parametrize("case", MISMATCHED)
+def test_shapes_that_do_not_match_never_reach_a_kernel(case):
+    layer, shapes = MISMATCHED[case]
+    with pytest.raises((TypeError, ValueError)):
+        layer(*_draw(7, *shapes))
+
+
+@needed
+def test_a_kernel_larger_than_the_image_gives_no_pixels():
+    x, w = _draw(8, (2, 2, 2, 3), (4, 4, 3, 16))
+    assert convolution.conv2d(x, w).shape == (2, 0, 0, 16)
+
+
+@needed
+def test_what_is_not_finite_stays_what_it_is():
+    x, w = _draw(9, (3, 19), (16, 19))
+    x, w = np.abs(x), w.copy()
+    w[5, 7] = np.inf  # read twice: in the last whole vector, and in the one that overlaps it
+    np.testing.assert_array_equal(np.isposinf(native.inner_products(x, w)), np.isposinf(x @ w.T))
+    z = np.zeros((2, 1, 64), np.float32)
+    z[0, 0, 16] = np.nan  # a forget gate of the first step, which has nothing to forget
+    h = native.lstm_forward(z, np.zeros((16, 64), np.float32), np.zeros(64, np.float32))[0]
+    assert np.isnan(h[:, 0, 0]).all()
+
+
 @needed
 def test_the_layers_use_them():
     x, w, a, v = _draw(3, (2, 6, 6, 3), (3, 3, 3, 16), (10, 16), (16, 16))

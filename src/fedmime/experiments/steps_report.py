@@ -35,7 +35,8 @@ def sections(data: Data) -> list[Section]:
     runs = data["runs"]
     few = (
         f"{runs['setting']['cohort']} clients a round, one local epoch, {runs['setting']['rounds']} rounds, "
-        f"{runs['setting']['seeds']} seeds, momentum β = 0.9; rates chosen over {runs['setting']['tuning']} rounds."
+        f"{runs['setting']['seeds']} seeds, momentum β = 0.9 where β = 0 is not said; rates chosen over "
+        f"{runs['setting']['tuning']} rounds."
     )
     shown = ablation_report.pictures(runs, {"steps-runs": ("One local epoch", tuple(runs["curves"]))})
     return [

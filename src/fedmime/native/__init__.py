@@ -5,8 +5,10 @@ compiler, on other devices, for other numbers than float32, or with `FEDMIME_NAT
 """
 
 from fedmime.native.calls import (
+    adds_outer,
     convolve,
     convolves,
+    correlates,
     inner_products,
     kernel_gradient,
     kernel_gradients,
@@ -15,13 +17,17 @@ from fedmime.native.calls import (
     multiplies,
     outer_sum,
     take,
+    unrolls,
+    unrolls_back,
     usable,
 )
 from fedmime.native.library import status
 
 __all__ = [
+    "adds_outer",
     "convolve",
     "convolves",
+    "correlates",
     "inner_products",
     "kernel_gradient",
     "kernel_gradients",
@@ -31,5 +37,7 @@ __all__ = [
     "outer_sum",
     "status",
     "take",
+    "unrolls",
+    "unrolls_back",
     "usable",
 ]

@@ -17,27 +17,51 @@ FEW = 32  # rows for which the kernels of dense layers are the faster ones
 
 
 def usable(*arrays: jax.Array) -> bool:
-    """Whether the kernels can take such arrays on this machine."""
+    """Whether the kernels can take such arrays on this machine. Shapes that do not match are left to XLA's messages."""
     return all(a.dtype == jnp.float32 and a.size for a in arrays) and ready()
 
 
-def convolves(x: jax.Array, other: jax.Array, pads: Padding) -> bool:
-    """Whether the kernels can convolve images with a kernel, or with cotangents, padded like this."""
-    even = all(before == after >= 0 for before, after in pads)
-    return even and other.shape[-1] % MULTIPLE == 0 and usable(x, other)
+def convolves(x: jax.Array, kernel: jax.Array, pads: Padding) -> bool:
+    """Whether the kernels can convolve images with a kernel, padded like this."""
+    fits = x.shape[3] == kernel.shape[2] and min(_slid(x.shape[1:3], kernel.shape[:2], pads)) > 0
+    return fits and _in_vectors(kernel, pads) and usable(x, kernel)
+
+
+def correlates(x: jax.Array, d: jax.Array, pads: Padding) -> bool:
+    """Whether the kernels can find a kernel's cotangent from images and cotangents, padded like this."""
+    fits = x.shape[0] == d.shape[0] and min(_slid(x.shape[1:3], d.shape[1:3], pads)) > 0
+    return fits and _in_vectors(d, pads) and usable(x, d)
+
+
+def unrolls(z: jax.Array, u: jax.Array, b: jax.Array) -> bool:
+    """Whether the kernels can run such a layer forwards."""
+    hidden = u.shape[0]
+    return u.shape == (hidden, 4 * hidden) and z.shape[2:] == b.shape == (4 * hidden,) and usable(z, u, b)
+
+
+def unrolls_back(d: jax.Array, gates: jax.Array, c: jax.Array, u: jax.Array) -> bool:
+    """Whether the kernels can run such a layer backwards."""
+    time, batch, hidden = c.shape
+    fits = d.shape == c.shape and gates.shape == (time, batch, 4 * hidden) and u.shape == (hidden, 4 * hidden)
+    return fits and usable(d, gates, c, u)
+
+
+def multiplies(x: jax.Array, w: jax.Array) -> bool:
+    """Whether the kernels can and should find inner products of rows."""
+    return x.shape[1] == w.shape[1] and _few(x.shape[0], *w.shape) and usable(x, w)
+
+
+def adds_outer(d: jax.Array, a: jax.Array) -> bool:
+    """Whether the kernels can and should add up outer products of rows."""
+    return d.shape[0] == a.shape[0] and _few(d.shape[0], d.shape[1], a.shape[1]) and usable(d, a)
 
 
 def take(table: jax.Array, places: jax.Array) -> jax.Array:
     """Rows of a table [n, width], or of one with more axes, at int32 `places` [m] within it."""
-    if places.dtype != jnp.int32 or not usable(table):
+    if places.dtype != jnp.int32 or places.ndim != 1 or not usable(table):
         return table[places]
     rows = _call("take", [(places.shape[0], math.prod(table.shape[1:]))])(table.reshape(table.shape[0], -1), places)[0]
     return rows.reshape(places.shape[0], *table.shape[1:])
-
-
-def multiplies(rows: int, widths: Sequence[int], *arrays: jax.Array) -> bool:
-    """Whether the kernels of dense layers can and should multiply matrices of so many rows and such widths."""
-    return rows <= FEW and min(widths) >= MULTIPLE and usable(*arrays)
 
 
 def inner_products(x: jax.Array, w: jax.Array) -> jax.Array:
@@ -90,3 +114,11 @@ def _kernel_shape(x: jax.Array, d: jax.Array, pads: Padding) -> tuple[int, ...]:
 def _slid(size: Sequence[int], window: Sequence[int], pads: Padding) -> tuple[int, ...]:
     """How many places a window has in something padded."""
     return tuple(n + sum(pad) - k + 1 for n, k, pad in zip(size, window, pads, strict=True))
+
+
+def _in_vectors(other: jax.Array, pads: Padding) -> bool:
+    return other.shape[-1] % MULTIPLE == 0 and all(before == after >= 0 for before, after in pads)
+
+
+def _few(rows: int, *widths: int) -> bool:
+    return rows <= FEW and min(widths) >= MULTIPLE

@@ -72,9 +72,11 @@ INLINE void inner(int rows, int width, int64_t depth, const float *x, const floa
     }
     if (whole < depth) { /* the last vector again, without what was counted */
         ints fresh = (ints){LIST(SAME)} >= (int32_t)(LANES - (depth - whole));
+        vec right[WIDEST];
+        UNROLL for (int v = 0; v < width; v++) right[v] = (vec)((ints)load(w + (v + 1) * depth - LANES) & fresh);
         UNROLL for (int r = 0; r < rows; r++) {
-            vec left = (vec)((ints)load(x + r * depth + depth - LANES) & fresh);
-            UNROLL for (int v = 0; v < width; v++) sums[r * width + v] += left * load(w + v * depth + depth - LANES);
+            vec left = (vec)((ints)load(x + (r + 1) * depth - LANES) & fresh);
+            UNROLL for (int v = 0; v < width; v++) sums[r * width + v] += left * right[v];
         }
     }
     UNROLL for (int r = 0; r < rows; r++) {

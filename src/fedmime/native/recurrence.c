@@ -40,8 +40,7 @@ INLINE void open_gates(int rows, int width, const Layer *l, int64_t panel, const
             gate[g] = g == 2 ? vtanh(sum) : sigmoid(sum);
             store_some(place, gate[g], n);
         }
-        vec cell = gate[0] * gate[2];
-        if (c) cell += gate[1] * load_some(c + r * hidden, n);
+        vec cell = gate[0] * gate[2] + gate[1] * (c ? load_some(c + r * hidden, n) : all(0)); /* NaN shows at once */
         store_some(c_new + r * hidden, cell, n);
         store_some(h_new + r * hidden, gate[3] * vtanh(cell), n);
     }

@@ -109,7 +109,8 @@ INLINE XLA_FFI_Buffer *result(XLA_FFI_CallFrame *frame, int i) { return frame->r
 /* Before the first call XLA asks which version of its interface a function was built for. */
 INLINE int asks_version(XLA_FFI_CallFrame *frame) {
     XLA_FFI_Extension_Base *more = frame->extension_start;
-    if (!more || more->type != XLA_FFI_Extension_Metadata) return 0;
+    while (more && more->type != XLA_FFI_Extension_Metadata) more = more->next;
+    if (!more) return 0;
     XLA_FFI_Metadata *facts = ((XLA_FFI_Metadata_Extension *)more)->metadata;
     facts->api_version.major_version = XLA_FFI_API_MAJOR;
     facts->api_version.minor_version = XLA_FFI_API_MINOR;

@@ -42,7 +42,7 @@ def _run(x: jax.Array, w: jax.Array, u: jax.Array, b: jax.Array) -> Triple:
 @jax.custom_jvp
 def _unroll(z: jax.Array, u: jax.Array, b: jax.Array) -> Triple:
     """The loop over time, for z = x W [time, batch, 4 hidden]."""
-    return native.lstm_forward(z, u, b) if native.usable(z, u, b) else _unroll_xla(z, u, b)
+    return native.lstm_forward(z, u, b) if native.unrolls(z, u, b) else _unroll_xla(z, u, b)
 
 
 @_unroll.defjvp
@@ -91,7 +91,7 @@ def _backward(saved: Saved, d: jax.Array) -> tuple[jax.Array, jax.Array, jax.Arr
 @jax.custom_jvp
 def _unroll_backward(d: jax.Array, gates: jax.Array, c: jax.Array, u: jax.Array) -> jax.Array:
     """The loop over time, backwards: the cotangent of z for the cotangent d of the outputs."""
-    if native.usable(d, gates, c, u):
+    if native.unrolls_back(d, gates, c, u):
         return native.lstm_backward(d, gates, c, u)
     return _unroll_backward_xla(d, gates, c, u)
 
