@@ -48,7 +48,7 @@ _EPOCHS = (
     Case("Mime, E=10", "mime", OURS, epochs=10, path="simulate"),
 )
 SIMULATED = Case("FedAvg, simulate", "fedavg", (*OURS, ONE_CORE), path="simulate", rounds=3)
-SHORT_ROUNDS = {"logistic": 20, "mlp": 20}  # whose rounds are short: more of them a request
+SHORT_ROUNDS = {"logistic": 20, "mlp": 20}  # so short that the host's part shows: more of them a request
 _MORE = (
     SIMULATED,
     Case("FedAvg, devices=1", "fedavg", OURS, devices=1),
@@ -66,7 +66,7 @@ def cases(model: str, quick: bool = False) -> list[Case]:
         chosen = [FEDAVG, MIME_LITE, MIME, *_MORE]
         chosen += [] if model == "char_lstm" else _EPOCHS
     repeats = (QUICK_REPEATS if quick else REPEATS)[model]
-    chosen = [dataclasses.replace(c, rounds=SHORT_ROUNDS.get(model, 3)) if c is SIMULATED else c for c in chosen]
+    chosen = [dataclasses.replace(c, rounds=SHORT_ROUNDS.get(model, c.rounds)) if c is SIMULATED else c for c in chosen]
     return [dataclasses.replace(case, repeats=_repeats(case, repeats)) for case in chosen]
 
 

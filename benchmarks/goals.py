@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from benchmarks.cases import ONE_CORE, SIMULATED
+from benchmarks.cases import ONE_CORE, SHORT_ROUNDS, SIMULATED
 from benchmarks.figures import ratio, recompiled, value
 from benchmarks.scaling import STACKOVERFLOW, memory
 
@@ -16,7 +16,6 @@ MIME_FASTER = 3.0
 MIME_COST = {"logistic": 2.1, "mlp": 2.1, "cnn": 2.1, "char_lstm": 2.2}
 MIME_COST_10 = {"logistic": 1.6, "mlp": 1.6, "cnn": 1.6}
 SECOND_CORE = 1.7
-DENSE = ("logistic", "mlp")  # whose rounds are short, so that the host's part shows
 FLAT = 1.3
 SWEPT = ("handwriting-logistic", "handwriting-mlp")
 
@@ -86,7 +85,7 @@ def _against_fedavg(peers: Sections) -> list[Goal]:
 def _second_core(peers: Sections) -> list[Goal]:
     """In single rounds, and over several, where the next cohort is laid out while one computes."""
     goals = []
-    for model, case in [*((model, "FedAvg") for model in FASTER), *((model, SIMULATED.name) for model in DENSE)]:
+    for model, case in [*((model, "FedAvg") for model in FASTER), *((model, SIMULATED.name) for model in SHORT_ROUNDS)]:
         one, two = (value(peers, model, case, entrant, "wall") for entrant in (ONE_CORE, "fedmime"))
         where = model if case == "FedAvg" else f"{model}, simulate"
         goals.append(Goal(f"second core on {where}: times faster", {"wall": ratio(one, two)}, SECOND_CORE))

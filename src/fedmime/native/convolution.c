@@ -9,6 +9,19 @@ typedef struct {
     int64_t height, width, channels;
 } Shape;
 
+/* Calls F(width, ...) for stretches of the output channels, each as wide as can be; `o` is where one begins. */
+#define CHANNELS(F, out, ...)                                            \
+    for (int64_t o = 0; o < (out);) {                                    \
+        int64_t vectors = ((out) - o) / LANES;                           \
+        if (vectors >= 4) {                                              \
+            F(4, __VA_ARGS__), o += 4 * LANES;                           \
+        } else if (vectors >= 2) {                                       \
+            F(2, __VA_ARGS__), o += 2 * LANES;                           \
+        } else {                                                         \
+            F(1, __VA_ARGS__), o += LANES;                               \
+        }                                                                \
+    }
+
 /* An image with `left` columns of zeros on either side. Rows of zeros are not stored: nobody multiplies with them. */
 static void pad(const float *image, Shape s, int64_t left, float *padded) {
     int64_t edge = left * s.channels, inner = s.width * s.channels;
@@ -28,8 +41,7 @@ INLINE void pixels(int rows, int width, const float *image, int64_t image_row, i
     vec sums[SUMS] = {};
     for (int64_t ky = 0; ky < kernel_height; ky++)
         product(rows, width, depth, image + ky * image_row, channels, 1, kernel + ky * depth * out, out, sums);
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int v = 0; v < width; v++) store(to + r * out + v * LANES, sums[r * width + v]);
+    store_tile(rows, width, sums, to, out);
 }
 
 INLINE void convolve_block(int width, const float *image, Shape in, int64_t top, const float *kernel,
@@ -62,15 +74,7 @@ XLA_FFI_Error *fedmime_convolve(XLA_FFI_CallFrame *frame) {
         const float *from = x + n * image.height * image.width * image.channels;
         float *into = z + n * to.height * to.width * out;
         if (room) pad(from, image, left, room), from = room;
-        for (int64_t o = 0; o < out;) {
-            int64_t vectors = (out - o) / LANES;
-            if (vectors >= 4)
-                convolve_block(4, from, padded, top, w + o, ws[0], ws[1], to, into + o), o += 4 * LANES;
-            else if (vectors >= 2)
-                convolve_block(2, from, padded, top, w + o, ws[0], ws[1], to, into + o), o += 2 * LANES;
-            else
-                convolve_block(1, from, padded, top, w + o, ws[0], ws[1], to, into + o), o += LANES;
-        }
+        CHANNELS(convolve_block, out, from, padded, top, w + o, ws[0], ws[1], to, into + o)
     }
     free(room);
     return NULL;
@@ -84,8 +88,7 @@ INLINE void taps(int rows, int width, const float *image, int64_t image_row, int
         UNROLL for (int v = 0; v < width; v++) sums[r * width + v] = load(to + r * out + v * LANES);
     for (int64_t y = 0; y < pixel_rows; y++)
         product(rows, width, pixel_columns, image + y * image_row, 1, channels, d + y * pixel_columns * out, out, sums);
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int v = 0; v < width; v++) store(to + r * out + v * LANES, sums[r * width + v]);
+    store_tile(rows, width, sums, to, out);
 }
 
 INLINE void gradient_block(int width, const float *image, Shape in, int64_t top, const float *d, Shape z,
@@ -123,15 +126,7 @@ XLA_FFI_Error *fedmime_kernel_gradient(XLA_FFI_CallFrame *frame) {
         const float *from = x + n * image.height * image.width * image.channels;
         const float *cotangent = d + n * z.height * z.width * out;
         if (room) pad(from, image, left, room), from = room;
-        for (int64_t o = 0; o < out;) {
-            int64_t vectors = (out - o) / LANES;
-            if (vectors >= 4)
-                gradient_block(4, from, padded, top, cotangent + o, z, gs[0], gs[1], g + o), o += 4 * LANES;
-            else if (vectors >= 2)
-                gradient_block(2, from, padded, top, cotangent + o, z, gs[0], gs[1], g + o), o += 2 * LANES;
-            else
-                gradient_block(1, from, padded, top, cotangent + o, z, gs[0], gs[1], g + o), o += LANES;
-        }
+        CHANNELS(gradient_block, out, from, padded, top, cotangent + o, z, gs[0], gs[1], g + o)
     }
     free(room);
     return NULL;

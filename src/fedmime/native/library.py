@@ -9,13 +9,12 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
 import jax
 
-from fedmime.files import user_cache
+from fedmime.files import user_cache, whole_file
 
 SWITCH = "FEDMIME_NATIVE"
 KERNELS = ("convolve", "inner_products", "kernel_gradient", "lstm_backward", "lstm_forward", "outer_sum", "take")
@@ -71,12 +70,9 @@ def _compiled(compiler: str) -> Path:
     path = user_cache() / "native" / f"kernels-{digest}.so"
     if path.is_file():
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as place:
-        made = Path(place) / path.name
-        sources = [str(folder / name) for name in _SOURCES]
+    sources = [str(folder / name) for name in _SOURCES]
+    with whole_file(path) as made:  # another process may be doing the same
         _run(compiler, *_FLAGS, f"-I{jax.ffi.include_dir()}", *sources, "-o", str(made))
-        made.replace(path)  # whole or not at all: another process may be doing the same
     return path
 
 

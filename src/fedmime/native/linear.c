@@ -7,8 +7,7 @@ INLINE void outer(int rows, int width, int64_t depth, const float *a, int64_t ou
                   float *to) {
     vec sums[SUMS] = {};
     product(rows, width, depth, a, 1, out, b, in, sums);
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int v = 0; v < width; v++) store(to + r * in + v * LANES, sums[r * width + v]);
+    store_tile(rows, width, sums, to, in);
 }
 
 INLINE void outer_rows(int rows, int width, int64_t depth, const float *a, int64_t out, const float *b, int64_t in,

@@ -55,6 +55,12 @@ INLINE void product(int rows, int width, int64_t depth, const float *a, int64_t 
     UNROLL for (int i = 0; i < rows * width; i++) sums[i] = s[i];
 }
 
+/* A tile's sums into rows that lie `stride` apart. */
+INLINE void store_tile(int rows, int width, const vec *sums, float *to, int64_t stride) {
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int v = 0; v < width; v++) store(to + r * stride + v * LANES, sums[r * width + v]);
+}
+
 /* Calls F(rows, width, ...) with constants. */
 #define ROWS(F, rows, width, ...)                     \
     switch (rows) {                                   \
