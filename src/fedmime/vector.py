@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import abc
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import jax
@@ -10,6 +11,15 @@ import jax.numpy as jnp
 
 Tree = Any
 Scalar = float | jax.Array
+Parts = Sequence[tuple[Scalar, Tree]]
+
+
+class Unformed(abc.ABC):
+    """A leaf that is not an array yet and is the cheaper, the later it becomes one."""
+
+    @abc.abstractmethod
+    def formed(self, scale: Scalar, terms: Sequence[tuple[Scalar, jax.Array]]) -> jax.Array:
+        """Its array times `scale`, plus other arrays times their scales."""
 
 
 @jax.tree_util.register_pytree_node_class
@@ -19,12 +29,31 @@ class Vector:
     >>> x = Vector({"w": jnp.ones(2), "b": jnp.zeros(1)})
     >>> (x + 3 * x).tree["w"]
     Array([4., 4.], dtype=float32)
+
+    Sums and multiples of a `pending` vector are written down, and computed in one go when the tree is looked at: a
+    step `y - eta * (m + g)` then passes once over the weights, and the gradient g need not exist by itself.
     """
 
-    __slots__ = ("tree",)
+    __slots__ = ("_parts", "_tree")
 
     def __init__(self, tree: Tree) -> None:
-        self.tree = tree
+        self._tree: Tree = tree
+        self._parts: Parts = ()  # scales and trees whose sum is still to be formed
+
+    @classmethod
+    def pending(cls, parts: Parts) -> Self:
+        """The sum of trees times scalars, whose leaves are arrays or `Unformed`."""
+        vector = cls(None)
+        vector._parts = parts
+        return vector
+
+    @property
+    def tree(self) -> Tree:
+        """The plain pytree of arrays."""
+        if self._parts:
+            scales, trees = zip(*self._parts, strict=True)
+            self._tree, self._parts = jax.tree.map(lambda *leaves: _form(scales, leaves), *trees), ()
+        return self._tree
 
     def tree_flatten(self) -> tuple[tuple[Tree], None]:
         return (self.tree,), None
@@ -43,20 +72,32 @@ class Vector:
         # A scalar takes the dtype of each leaf: a float64 rate must not widen a float32 model.
         return self.map(lambda leaf: function(leaf, jnp.asarray(other, leaf.dtype)))
 
+    def _scaled(self, scale: Scalar) -> Parts:
+        parts = self._parts or [(1.0, self._tree)]
+        return [(scale if _one(own) else own * scale, tree) for own, tree in parts]
+
     def __add__(self, other: Vector | Scalar) -> Vector:
+        if isinstance(other, Vector) and (self._parts or other._parts):
+            return Vector.pending([*self._scaled(1.0), *other._scaled(1.0)])
         return self._combine(lambda a, b: a + b, other)
 
     def __sub__(self, other: Vector | Scalar) -> Vector:
+        if isinstance(other, Vector) and (self._parts or other._parts):
+            return Vector.pending([*self._scaled(1.0), *other._scaled(-1.0)])
         return self._combine(lambda a, b: a - b, other)
 
     def __mul__(self, other: Vector | Scalar) -> Vector:
+        if self._parts and not isinstance(other, Vector):
+            return Vector.pending(self._scaled(other))
         return self._combine(lambda a, b: a * b, other)
 
     def __truediv__(self, other: Vector | Scalar) -> Vector:
+        if self._parts and not isinstance(other, Vector):
+            return Vector.pending(self._scaled(1 / other))
         return self._combine(lambda a, b: a / b, other)
 
     def __neg__(self) -> Vector:
-        return self.map(lambda a: -a)
+        return -1.0 * self
 
     __radd__ = __add__
     __rmul__ = __mul__
@@ -69,6 +110,25 @@ class Vector:
 
     def __repr__(self) -> str:
         return f"Vector({self.tree!r})"
+
+
+def _form(scales: Sequence[Scalar], leaves: Sequence[Any]) -> jax.Array:
+    """The sum of corresponding leaves; one that is not formed yet is formed together with it."""
+    terms = list(zip(scales, leaves, strict=True))
+    late = next((i for i, leaf in enumerate(leaves) if isinstance(leaf, Unformed)), None)
+    scale, last = terms.pop(0 if late is None else late)
+    arrays = [(s, leaf.formed(1.0, ()) if isinstance(leaf, Unformed) else leaf) for s, leaf in terms]
+    return last.formed(scale, arrays) if isinstance(last, Unformed) else weighted_sum([(scale, last), *arrays])
+
+
+def weighted_sum(terms: Sequence[tuple[Scalar, jax.Array]]) -> jax.Array:
+    """Arrays times scalars, added up from the left."""
+    first, *others = (leaf if _one(s) else jnp.asarray(s, leaf.dtype) * leaf for s, leaf in terms)
+    return sum(others, start=first)
+
+
+def _one(scale: Scalar) -> bool:
+    return isinstance(scale, float) and scale == 1.0
 
 
 def zeros(like: Vector) -> Vector:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedmime.models as fm_models
+from fedmime.vector import Vector
 from models import plain
 
 IMAGE = (10, 9, 2)
@@ -15,6 +16,11 @@ PROBLEMS = {
     "cnn": fm_models.cnn(IMAGE, 5, 0),
 }
 KEY = jax.random.key(0)
+
+
+def formed(grads):
+    """A gradient whose leaves are all arrays."""
+    return Vector.pending([(1.0, grads)]).tree
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -37,19 +43,22 @@ def test_exact(name, dtype):
         turned = {field: array[rows] for field, array in batch.items()}
         kept_turned = jax.tree.map(lambda leaf: leaf[rows], kept)
         mean = factors.mean_grad(kept_turned, turned, weights[rows])
-        return (losses, mean), factors.grad_difference(y, batch, kept, weights, scale, KEY)
+        losses_y, difference = factors.grad_difference(y, batch, kept, weights, scale, KEY)
+        again, alone = factors.grad_difference(y, batch, None, weights, 0.0, KEY)
+        return (losses, formed(mean)), (losses_y, formed(difference)), (again, formed(alone))
 
     @plain.jit
     def directly(x, y, scale):
         difference = jax.tree.map(lambda a, b: a - scale * b, gradient(y), gradient(x))
-        return (problem.loss(x, batch, KEY), gradient(x)), (problem.loss(y, batch, KEY), difference)
+        losses = problem.loss(y, batch, KEY)
+        return (problem.loss(x, batch, KEY), gradient(x)), (losses, difference), (losses, gradient(y))
 
     scale = jnp.asarray(0.7, dtype)
     with jax.numpy_dtype_promotion("strict"):
-        at_x, at_y = run(x, y, scale)
+        ours = run(x, y, scale)
     tolerance = {"float64": 1e-12, "float32": 2e-5}[dtype]
-    assert plain.distance((at_x, at_y), directly(x, y, scale)) < tolerance
-    assert all(leaf.dtype == dtype for leaf in jax.tree.leaves((at_x, at_y)))
+    assert plain.distance(ours, directly(x, y, scale)) < tolerance
+    assert all(leaf.dtype == dtype for leaf in jax.tree.leaves(ours))
 
 
 @pytest.mark.parametrize("name", ["logistic", "mlp"])
@@ -61,7 +70,7 @@ def test_difference_at_x_itself_is_zero(name):
     @plain.jit
     def difference(x):
         kept = factors.record(x, batch, KEY)[1]
-        return factors.grad_difference(x, batch, kept, jnp.full(4, 0.25), 1.0, KEY)[1]
+        return formed(factors.grad_difference(x, batch, kept, jnp.full(4, 0.25), 1.0, KEY)[1])
 
     grads = difference(x)
     assert plain.distance(grads, jax.tree.map(np.zeros_like, grads)) < 1e-14

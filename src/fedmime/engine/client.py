@@ -45,8 +45,8 @@ class LaneClient:
 
     def grad(self, y: Vector, batch: Batch, control: float | jax.Array = 0.0) -> Vector:
         """See `fedmime.algorithms.algorithm.Client.grad`."""
-        self._loss, gradient = self._source(y.tree, batch.handle, control)
-        return Vector(gradient)
+        self._loss, gradient = self._source(y, batch.handle, control)
+        return gradient
 
     def descend(self, step: Callable[[Carry, Batch], Carry], start: Carry) -> Carry:
         """See `fedmime.algorithms.algorithm.Client.descend`."""

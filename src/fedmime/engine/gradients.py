@@ -67,7 +67,7 @@ class Examples(NamedTuple):
 class Source(Protocol):
     """Gives the loss and gradient of a mini-batch at y, minus `control` times the gradient at the anchor."""
 
-    def __call__(self, y: Any, examples: Examples, control: Any) -> tuple[jax.Array, Any]: ...
+    def __call__(self, y: Vector, examples: Examples, control: Any) -> tuple[jax.Array, Vector]: ...
 
 
 def weighted_loss(problem: LossProblem, params: Any, examples: Examples) -> jax.Array:
@@ -79,7 +79,16 @@ def _total(losses: jax.Array, examples: Examples) -> jax.Array:
     return jnp.sum(jnp.where(examples.real, losses, 0) * examples.weights.astype(losses.dtype))
 
 
-loss_and_grad = jax.value_and_grad(weighted_loss, argnums=1)
+def loss_and_grad(
+    problem: LossProblem, y: Vector, examples: Examples, kept: Any = None, control: Any = 0.0
+) -> tuple[jax.Array, Vector]:
+    """The loss at y, and the gradient there minus `control` times the one of which the factors were kept."""
+    if problem.factors is None:
+        loss, grad = jax.value_and_grad(weighted_loss, argnums=1)(problem, y.tree, examples)
+        return loss, Vector(grad)
+    fields, weights, key = examples.fields, examples.weights, examples.key
+    losses, grad = problem.factors.grad_difference(y.tree, fields, kept, weights, control, key)
+    return _total(losses, examples), Vector.pending([(1.0, grad)])
 
 
 class Twice(NamedTuple):
@@ -88,13 +97,12 @@ class Twice(NamedTuple):
     problem: LossProblem
     anchor: Vector | None
 
-    def __call__(self, y: Any, examples: Examples, control: Any) -> tuple[jax.Array, Any]:
+    def __call__(self, y: Vector, examples: Examples, control: Any) -> tuple[jax.Array, Vector]:
         loss, at_y = loss_and_grad(self.problem, y, examples)
-        if isinstance(control, float) and control == 0.0:
+        if _nothing(control):
             return loss, at_y
         assert self.anchor is not None, "an algorithm that uses a control variate names its anchor"
-        at_anchor = Vector(loss_and_grad(self.problem, self.anchor.tree, examples)[1])
-        return loss, (Vector(at_y) - control * at_anchor).tree
+        return loss, at_y - control * loss_and_grad(self.problem, self.anchor, examples)[1]
 
 
 class FromFactors(NamedTuple):
@@ -103,15 +111,11 @@ class FromFactors(NamedTuple):
     problem: LossProblem
     kept: Any  # [examples, ...] of the device's pool
 
-    def __call__(self, y: Any, examples: Examples, control: Any) -> tuple[jax.Array, Any]:
-        if isinstance(control, float) and control == 0.0:
+    def __call__(self, y: Vector, examples: Examples, control: Any) -> tuple[jax.Array, Vector]:
+        if _nothing(control):
             return loss_and_grad(self.problem, y, examples)
-        assert self.problem.factors is not None
         rows = jax.tree.map(lambda leaf: native.take(leaf, examples.rows), self.kept)
-        losses, grads = self.problem.factors.grad_difference(
-            y, examples.fields, rows, examples.weights, control, examples.key
-        )
-        return _total(losses, examples), grads
+        return loss_and_grad(self.problem, y, examples, rows, control)
 
 
 class FromCache(NamedTuple):
@@ -120,12 +124,15 @@ class FromCache(NamedTuple):
     problem: LossProblem
     kept: Any  # [steps, ...] gradients at the anchor
 
-    def __call__(self, y: Any, examples: Examples, control: Any) -> tuple[jax.Array, Any]:
+    def __call__(self, y: Vector, examples: Examples, control: Any) -> tuple[jax.Array, Vector]:
         loss, at_y = loss_and_grad(self.problem, y, examples)
-        if isinstance(control, float) and control == 0.0:
+        if _nothing(control):
             return loss, at_y
-        at_anchor = Vector(jax.tree.map(lambda leaf: leaf[examples.step], self.kept))
-        return loss, (Vector(at_y) - control * at_anchor).tree
+        return loss, at_y - control * Vector(jax.tree.map(lambda leaf: leaf[examples.step], self.kept))
+
+
+def _nothing(control: Any) -> bool:
+    return isinstance(control, float) and control == 0.0
 
 
 def full_gradient(
@@ -135,7 +142,7 @@ def full_gradient(
 
     def add(i: jax.Array, total: Vector) -> Vector:
         examples = chunk_of(tables, key, i, chunk)
-        return total + Vector(loss_and_grad(problem, point.tree, examples)[1])
+        return total + loss_and_grad(problem, point, examples)[1]
 
     return loop(tables.chunk_count, masked and tables.chunks.start.shape[0], add, point.map(jnp.zeros_like))
 
@@ -154,7 +161,7 @@ def full_gradient_with_factors(
         total, kept = carry
         examples = chunk_of(tables, key, i, chunk)
         _, fresh = rules.record(point.tree, examples.fields, examples.key)
-        total = total + Vector(rules.mean_grad(fresh, examples.fields, examples.weights))
+        total = total + Vector.pending([(1.0, rules.mean_grad(fresh, examples.fields, examples.weights))])
         start = tables.chunks.start[i]
         kept = jax.tree.map(lambda all_, new: lax.dynamic_update_slice_in_dim(all_, new, start, 0), kept, fresh)
         return total, kept
@@ -178,7 +185,7 @@ def full_gradient_by_steps(
         def add(k: jax.Array, carry: tuple[Vector, Vector | None]) -> tuple[Vector, Vector | None]:
             total, kept = carry
             examples = step_of(tables, own, first, k, point)
-            grad = Vector(loss_and_grad(problem, point.tree, examples)[1])
+            grad = loss_and_grad(problem, point, examples)[1]
             share = tables.probe_weights[examples.rows[0]] * tables.counts[first + k]
             if kept is not None:
                 kept = kept.map(lambda all_, new: lax.dynamic_update_index_in_dim(all_, new, first + k, 0), grad)

@@ -6,6 +6,7 @@ positions, so there the example's own kernel gradient is smaller than its factor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -43,19 +44,19 @@ def cnn_factors() -> Factors:
         return losses, CnnFactors(kernels, a, dense)
 
     def mean_grad(kept: CnnFactors, batch: Batch, weights: jax.Array) -> Params:
-        inputs = (kept.a, *kept.dense.a)
-        grads = [layer_grad(scaled(d, weights), a) for a, d in zip(inputs, kept.dense.d, strict=True)]
-        return _weighted(kept.kernels, weights) | {"dense0": grads[0], "dense1": grads[1]}
+        return _weighted(kept.kernels, weights) | _dense_grads((kept.a, *kept.dense.a), kept.dense.d, weights)
 
     def grad_difference(
-        y: Params, batch: Batch, kept: CnnFactors, weights: jax.Array, scale: Any, key: jax.Array
+        y: Params, batch: Batch, kept: CnnFactors | None, weights: jax.Array, scale: Any, key: jax.Array
     ) -> tuple[jax.Array, Params]:
         images = batch["x"].astype(y["conv0"]["w"].dtype)
-        scale = jnp.asarray(scale, images.dtype)
         kernels = {name: y[name] for name in CONVOLUTIONS}
         a, pull, _ = jax.vjp(lambda kernels: _convolutions(kernels, images, None), kernels, has_aux=True)
         losses, new = dense_record([y["dense0"], y["dense1"]], a, batch["y"])
         (grads,) = pull(scaled(new.d[0], weights) @ y["dense0"]["w"])
+        if kept is None:
+            return losses, grads | _dense_grads((a, *new.a), new.d, weights)
+        scale = jnp.asarray(scale, images.dtype)
         at_x = _weighted(kept.kernels, scale * weights.astype(scale.dtype))
         pairs = zip((a, *new.a), new.d, (kept.a, *kept.dense.a), kept.dense.d, strict=True)
         first, second = (joint_grad(*pair, weights=weights, scale=scale) for pair in pairs)
@@ -82,6 +83,10 @@ def _zero_shifts(params: Params, images: jax.Array) -> Params:
         name: jnp.zeros((batch, height - cut, width - cut, params[name]["b"].size), images.dtype)
         for name, cut in zip(CONVOLUTIONS, (2, 4), strict=True)
     }
+
+
+def _dense_grads(inputs: Sequence[jax.Array], d: Sequence[jax.Array], weights: jax.Array) -> Params:
+    return {f"dense{i}": layer_grad(scaled(d[i], weights), a) for i, a in enumerate(inputs)}
 
 
 def _weighted(per_example: Params, weights: jax.Array) -> Params:

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 
 from fedmime.models.classification import one_hot
-from fedmime.models.layers import dense, outer_sum
+from fedmime.models.layers import OuterSum, dense
 from fedmime.models.problem import Batch, Factors, Params
 
-Layer = dict[str, jax.Array]
+Layer = dict[str, Any]
 
 
 class DenseFactors(NamedTuple):
@@ -41,9 +41,11 @@ def perceptron_factors(depth: int) -> Factors:
         return dict(zip(names, grads, strict=True))
 
     def grad_difference(
-        y: Params, batch: Batch, kept: DenseFactors, weights: jax.Array, scale: Any, key: jax.Array
+        y: Params, batch: Batch, kept: DenseFactors | None, weights: jax.Array, scale: Any, key: jax.Array
     ) -> tuple[jax.Array, Params]:
         losses, new = record(y, batch, key)
+        if kept is None:
+            return losses, mean_grad(new, batch, weights)
         scale = jnp.asarray(scale, losses.dtype)
         first = layer_grad(scaled(new.d[0] - scale * kept.d[0], weights), _inputs(batch, losses.dtype))
         pairs = zip(new.a, new.d[1:], kept.a, kept.d[1:], strict=True)
@@ -77,7 +79,7 @@ def scaled(d: jax.Array, weights: jax.Array) -> jax.Array:
 
 def layer_grad(d: jax.Array, a: jax.Array) -> Layer:
     """The gradient of a dense layer from its weighted cotangents and its inputs."""
-    return {"w": outer_sum(d, a), "b": d.sum(0)}
+    return {"w": OuterSum(d, a), "b": d.sum(0)}
 
 
 def joint_grad(

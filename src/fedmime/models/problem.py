@@ -31,8 +31,9 @@ class Factors:
     axis; together with the batch it determines every example's gradient $g_j(x)$. Rows of `kept` can be gathered.
     `mean_grad(kept, batch, weights)`: $\sum_j w_j\, g_j(x)$.
     `grad_difference(y, batch, kept, weights, scale, key) -> (losses at y, grads)`:
-    $\sum_j w_j\,(g_j(y) - s\, g_j(x))$, formed in one product per layer.
-    The weights already hold the padding mask and the 1/count of a mean.
+    $\sum_j w_j\,(g_j(y) - s\, g_j(x))$, formed in one product per layer; without `kept` (None) the gradient at y alone.
+    The weights already hold the padding mask and the 1/count of a mean. Leaves of a gradient are arrays, or
+    `layers.OuterSum` where a step had better add the gradient of a dense layer to y while computing it.
     """
 
     record: Callable[[Params, Batch, jax.Array], tuple[jax.Array, Any]]

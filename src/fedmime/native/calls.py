@@ -13,6 +13,7 @@ from fedmime.native.library import ready, target
 
 Padding = tuple[tuple[int, int], tuple[int, int]]
 MULTIPLE = 16  # of output channels: whole vectors on any CPU
+TERMS = 4  # that can be added to a sum of outer products
 FEW = 32  # rows for which the kernels of dense layers are the faster ones
 
 
@@ -51,9 +52,10 @@ def multiplies(x: jax.Array, w: jax.Array) -> bool:
     return x.shape[1] == w.shape[1] and _few(x.shape[0], *w.shape) and usable(x, w)
 
 
-def adds_outer(d: jax.Array, a: jax.Array) -> bool:
-    """Whether the kernels can and should add up outer products of rows."""
-    return d.shape[0] == a.shape[0] and _few(d.shape[0], d.shape[1], a.shape[1]) and usable(d, a)
+def adds_outer(d: jax.Array, a: jax.Array, terms: Sequence[jax.Array] = ()) -> bool:
+    """Whether the kernels can and should add up outer products of rows, and terms with them."""
+    fits = d.shape[0] == a.shape[0] and all(t.shape == (d.shape[1], a.shape[1]) for t in terms)
+    return fits and len(terms) <= TERMS and _few(d.shape[0], d.shape[1], a.shape[1]) and usable(d, a, *terms)
 
 
 def take(table: jax.Array, places: jax.Array) -> jax.Array:
@@ -69,9 +71,15 @@ def inner_products(x: jax.Array, w: jax.Array) -> jax.Array:
     return _call("inner_products", [(x.shape[0], w.shape[0])])(x, w)[0]
 
 
-def outer_sum(d: jax.Array, a: jax.Array) -> jax.Array:
-    """The product d^T a for d [n, out], a [n, in]."""
-    return _call("outer_sum", [(d.shape[1], a.shape[1])])(d, a)[0]
+def outer_sum(d: jax.Array, a: jax.Array, scales: jax.Array | None = None, *terms: jax.Array) -> jax.Array:
+    """The product d^T a for d [n, out], a [n, in], plus terms [out, in], each times its scale.
+
+    The first term's memory becomes that of the result, where nothing else needs it.
+    """
+    shape = [(d.shape[1], a.shape[1])]
+    if scales is None:
+        return _call("outer_sum", shape)(d, a)[0]
+    return _call("outer_sum", shape, {3: 0})(d, a, scales, *terms)[0]
 
 
 def convolve(x: jax.Array, kernel: jax.Array, pads: Padding) -> jax.Array:

@@ -2,33 +2,59 @@
    the last vector of a row overlaps the one before it, so nothing is read or written beyond a row. */
 #include "vectors.h"
 
-/* A few rows of the result, some columns: to[r][...] = sum over k of a[k][r] * b[k][...]. */
+enum { MOST_TERMS = 4 };
+
+/* Arrays [out, in] to which a sum of outer products is added, each times a number. */
+typedef struct {
+    int64_t count;
+    const float *scales;
+    const float *arrays[MOST_TERMS];
+} terms;
+
+/* A few rows of the result, some columns: to[r][...] = terms + sum over k of a[k][r] * b[k][...], at a place in the
+   result. Of a vector that overlaps the one before it only the last `fresh` columns are stored: the result may take
+   the place of a term. The first term comes last, so that small numbers meet before they meet a model's weights. */
 INLINE void outer(int rows, int width, int64_t depth, const float *a, int64_t out, const float *b, int64_t in,
-                  float *to) {
+                  const terms *plus, float *to, int64_t place, int64_t fresh) {
     vec sums[SUMS] = {};
     product(rows, width, depth, a, 1, out, b, in, sums);
-    store_tile(rows, width, sums, to, in);
+    for (int64_t t = plus->count; t--;) {
+        vec scale = all(plus->scales[t]);
+        const float *from = plus->arrays[t] + place;
+        UNROLL for (int r = 0; r < rows; r++)
+            UNROLL for (int v = 0; v < width; v++) sums[r * width + v] += scale * load(from + r * in + v * LANES);
+    }
+    if (fresh == LANES)
+        store_tile(rows, width, sums, to + place, in);
+    else
+        for (int r = 0; r < rows; r++) store_last(to + place + r * in, sums[r * width], fresh);
 }
 
 INLINE void outer_rows(int rows, int width, int64_t depth, const float *a, int64_t out, const float *b, int64_t in,
-                       float *to) {
+                       const terms *plus, float *to, int64_t place) {
     int64_t c = 0;
-    for (; c + width * LANES <= in; c += width * LANES) outer(rows, width, depth, a, out, b + c, in, to + c);
-    for (; c < in; c += LANES) {
-        int64_t start = c + LANES <= in ? c : in - LANES;
-        outer(rows, 1, depth, a, out, b + start, in, to + start);
-    }
+    for (; c + width * LANES <= in; c += width * LANES)
+        outer(rows, width, depth, a, out, b + c, in, plus, to, place + c, LANES);
+    for (; c + LANES <= in; c += LANES) outer(rows, 1, depth, a, out, b + c, in, plus, to, place + c, LANES);
+    if (c < in) outer(rows, 1, depth, a, out, b + in - LANES, in, plus, to, place + in - LANES, in - c);
 }
 
-/* args: d [n, out], a [n, in]; rets: the sum of the outer products of their rows [out, in]. */
+/* args: d [n, out], a [n, in], and if there are terms, their scales [terms] and they themselves [out, in], of which the
+   first may be the result; rets: the terms and the outer products of the rows of d and a, added up [out, in]. */
 XLA_FFI_Error *fedmime_outer_sum(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
     const float *d = argument(frame, 0)->data, *a = argument(frame, 1)->data;
     float *to = result(frame, 0)->data;
     int64_t n = argument(frame, 0)->dims[0], out = argument(frame, 0)->dims[1], in = argument(frame, 1)->dims[1];
+    terms plus = {0};
+    if (frame->args.size > 2) {
+        plus.count = frame->args.size - 3;
+        plus.scales = argument(frame, 2)->data;
+        for (int64_t t = 0; t < plus.count; t++) plus.arrays[t] = argument(frame, 3 + t)->data;
+    }
     for (int64_t r = 0; r < out;) {
         int rows = next_rows(out - r, WIDEST);
-        ROWS(outer_rows, rows, WIDEST, n, d + r, out, a, in, to + r * in)
+        ROWS(outer_rows, rows, WIDEST, n, d + r, out, a, in, &plus, to, r * in)
         r += rows;
     }
     return NULL;

@@ -38,6 +38,9 @@ INLINE void store_some(float *p, vec v, int64_t n) {
         memcpy(p, &v, 4 * n);
 }
 
+/* The last n numbers of a vector, where p is the place of its first. */
+INLINE void store_last(float *p, vec v, int64_t n) { memcpy(p + LANES - n, (float *)&v + LANES - n, 4 * n); }
+
 /* sums[r][v] += sum over k of a[r * a_row + k * a_step] * b[k * b_step + v * LANES ...].
    `rows` and `width` are constants wherever it is called, so all sums stay in registers. */
 INLINE void product(int rows, int width, int64_t depth, const float *a, int64_t a_row, int64_t a_step, const float *b,

@@ -16,9 +16,9 @@ forward over reverse work; `jax.jvp` of the function itself does not.
 """
 
 from fedmime.models.layers.convolution import conv2d
-from fedmime.models.layers.linear import dense, embedding, outer_sum
+from fedmime.models.layers.linear import OuterSum, dense, embedding, outer_sum
 from fedmime.models.layers.noise import dropout
 from fedmime.models.layers.pooling import max_pool2x2
 from fedmime.models.layers.recurrence import lstm
 
-__all__ = ["conv2d", "dense", "dropout", "embedding", "lstm", "max_pool2x2", "outer_sum"]
+__all__ = ["OuterSum", "conv2d", "dense", "dropout", "embedding", "lstm", "max_pool2x2", "outer_sum"]

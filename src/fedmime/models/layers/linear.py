@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from fedmime import native
 from fedmime.models.layers.bilinear import Pair, bilinear
+from fedmime.vector import Scalar, Unformed, weighted_sum
 
 
 def dense(x: jax.Array, w: jax.Array, b: jax.Array | None = None) -> jax.Array:
@@ -55,6 +59,22 @@ def outer_sum(d: jax.Array, a: jax.Array) -> jax.Array:
         return native.outer_sum(d, a)
     small = d.shape[0] <= 32
     return (lax.optimization_barrier(d.T) if small else d.T) @ a
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OuterSum(Unformed):
+    """The `outer_sum` of d and a, to be added to other arrays while it is computed."""
+
+    d: jax.Array
+    a: jax.Array
+
+    def formed(self, scale: Scalar, terms: Sequence[tuple[Scalar, jax.Array]]) -> jax.Array:
+        """One pass over the arrays, the sum of the products never stored by itself."""
+        d = jnp.asarray(scale, self.d.dtype) * self.d
+        if not terms or not native.adds_outer(d, self.a, [array for _, array in terms]):
+            return weighted_sum([*terms, (1.0, outer_sum(d, self.a))])
+        scales = jnp.stack([jnp.asarray(s, d.dtype) for s, _ in terms])
+        return native.outer_sum(d, self.a, scales, *(array for _, array in terms))
 
 
 def embedding(tokens: jax.Array, table: jax.Array) -> jax.Array:
