@@ -19,8 +19,8 @@ LAYERS = [
     {"experiments", "report"},
     {"engine", "data", "models", "theory"},
     {"aggregation", "algorithms"},
-    {"optimizers", "native"},
-    {"vector", "numbers", "randomness", "files", "errors"},
+    {"optimizers"},
+    {"vector", "numbers", "randomness", "rows", "native", "files", "errors"},
 ]
 WITHIN = {  # who may import whom in the same layer
     ("cli", "deploy"),
@@ -29,7 +29,9 @@ WITHIN = {  # who may import whom in the same layer
     ("theory", "models"),
     ("aggregation", "algorithms"),
     ("numbers", "errors"),
-    ("vector", "errors"),
+    ("vector", "native"),
+    ("rows", "native"),
+    ("native", "files"),
     ("randomness", "errors"),
     ("files", "errors"),
 }

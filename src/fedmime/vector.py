@@ -9,6 +9,8 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
+from fedmime import native
+
 Tree = Any
 Scalar = float | jax.Array
 Parts = Sequence[tuple[Scalar, Tree]]
@@ -122,9 +124,17 @@ def _form(scales: Sequence[Scalar], leaves: Sequence[Any]) -> jax.Array:
 
 
 def weighted_sum(terms: Sequence[tuple[Scalar, jax.Array]]) -> jax.Array:
-    """Arrays times scalars, added up from the left."""
-    first, *others = (leaf if _one(s) else jnp.asarray(s, leaf.dtype) * leaf for s, leaf in terms)
+    """Arrays times scalars, added up. What a scalar of zero belongs to does not count, be it NaN."""
+    scales, arrays = zip(*terms, strict=True)
+    if len(arrays) > 1 and native.sums(*arrays):
+        return native.weighted_sum(jnp.stack([jnp.asarray(s, jnp.float32) for s in scales]), *arrays)
+    first, *others = (a if isinstance(s, float) and s == 1.0 else _product(s, a) for s, a in terms)
     return sum(others, start=first)
+
+
+def _product(scale: Scalar, array: jax.Array) -> jax.Array:
+    scale = jnp.asarray(scale, array.dtype)
+    return jnp.where(scale == 0, 0, scale * array)
 
 
 def _one(scale: Scalar) -> bool:
@@ -153,7 +163,7 @@ def at_least(v: Vector, floor: Scalar) -> Vector:
 
 def dot(a: Vector, b: Vector) -> jax.Array:
     """The inner product, over all leaves."""
-    products = jax.tree.leaves(a.map(lambda p, q: jnp.sum(p * q), b))
+    products = jax.tree.leaves(a.map(lambda p, q: native.dot(p, q) if native.sums(p, q) else jnp.sum(p * q), b))
     return jnp.sum(jnp.stack(products)) if products else jnp.zeros(())
 
 

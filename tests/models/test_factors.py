@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedmime.models as fm_models
+from fedmime.models.layers import Rows
 from fedmime.vector import Vector
 from models import plain
 
@@ -16,6 +17,11 @@ PROBLEMS = {
     "cnn": fm_models.cnn(IMAGE, 5, 0),
 }
 KEY = jax.random.key(0)
+
+
+def all_rows(kept):
+    """Every example of what was kept, in order."""
+    return jax.tree.map(lambda leaf: Rows(leaf, jnp.arange(len(leaf), dtype=jnp.int32)), kept)
 
 
 def formed(grads):
@@ -43,7 +49,7 @@ def test_exact(name, dtype):
         turned = {field: array[rows] for field, array in batch.items()}
         kept_turned = jax.tree.map(lambda leaf: leaf[rows], kept)
         mean = factors.mean_grad(kept_turned, turned, weights[rows])
-        losses_y, difference = factors.grad_difference(y, batch, kept, weights, scale, KEY)
+        losses_y, difference = factors.grad_difference(y, batch, all_rows(kept), weights, scale, KEY)
         again, alone = factors.grad_difference(y, batch, None, weights, 0.0, KEY)
         return (losses, formed(mean)), (losses_y, formed(difference)), (again, formed(alone))
 
@@ -70,7 +76,7 @@ def test_difference_at_x_itself_is_zero(name):
     @plain.jit
     def difference(x):
         kept = factors.record(x, batch, KEY)[1]
-        return formed(factors.grad_difference(x, batch, kept, jnp.full(4, 0.25), 1.0, KEY)[1])
+        return formed(factors.grad_difference(x, batch, all_rows(kept), jnp.full(4, 0.25), 1.0, KEY)[1])
 
     grads = difference(x)
     assert plain.distance(grads, jax.tree.map(np.zeros_like, grads)) < 1e-14

@@ -67,6 +67,63 @@ def test_products_of_dense_layers(rows, out, width):
 
 
 @needed
+@pytest.mark.parametrize("terms", [1, 2, 4])
+@pytest.mark.parametrize(("rows", "out", "width"), [(10, 62, 784), (1, 16, 16), (7, 17, 31), (10, 100, 300)])
+def test_products_added_to_arrays(rows, out, width, terms):
+    d, a, e, table, *arrays = _draw(10, (rows, out), (rows, width), (4, out), (9, width), *[(out, width)] * terms)
+    places, scales = np.int32([8, 0, 2, 2]), np.float32([1.0, -0.3, 0.0, 2.0][:terms])
+    arrays[-1][0, 0] = 7.0
+    whole = [float(s) * np.float64(t) for s, t in zip(scales, arrays, strict=True)]
+    exact = np.float64(d).T @ np.float64(a) + sum(whole)
+    before = [array.copy() for array in arrays]
+    assert _distance(native.add_outer(d, a, scales, arrays, after=(e,)), exact) < CLOSE
+    more = native.add_outer(d, a, scales, arrays, more=(e, table, places))
+    assert _distance(more, exact + np.float64(e).T @ np.float64(table[places])) < CLOSE
+    np.testing.assert_array_equal(arrays, before)  # the caller's own arrays are not written over
+
+
+@needed
+def test_products_added_in_place_step_by_step():
+    d, a, y = _draw(11, (10, 17), (10, 31), (17, 31))
+    scales = jnp.ones(1, jnp.float32)
+    steps = jax.jit(lambda y: jax.lax.fori_loop(0, 5, lambda _, y: native.add_outer(d, a, scales, [y]), y))
+    assert _distance(steps(y), np.float64(y) + 5 * np.float64(d).T @ np.float64(a)) < CLOSE
+
+
+@needed
+@pytest.mark.parametrize("size", [1, 63, 64, 1000, 100_003])
+def test_sums_over_arrays(size):
+    a, b, c = _draw(12, (size,), (size,), (size,))
+    exact = np.float64(a) - 0.5 * np.float64(b)
+    assert _distance(native.weighted_sum(jnp.float32([1.0, -0.5]), a, b), exact) < CLOSE
+    spoilt = np.full_like(c, np.nan)
+    for scales, arrays in (([1.0, 0.0, -0.5], (a, spoilt, b)), ([0.0, 1.0, -0.5], (spoilt, a, b))):
+        assert _distance(native.weighted_sum(jnp.float32(scales), *map(jnp.asarray, arrays)), exact) < CLOSE
+    assert abs(native.dot(a, b) - np.float64(a) @ np.float64(b)) < CLOSE * (np.float64(a) @ np.float64(a) + 1)
+
+
+@needed
+@pytest.mark.parametrize("shape", [(9, 3), (9, 5, 7), (9, 3, 3, 4, 32)])
+def test_rows_are_added_up(shape):
+    table, weights = _draw(13, shape, (4,))
+    places = jnp.asarray([8, 0, 2, 2], jnp.int32)
+    exact = np.tensordot(np.float64(weights), np.float64(table[np.asarray(places)]), axes=1)
+    assert _distance(native.weighted_rows(table, places, weights), exact) < CLOSE
+
+
+@needed
+def test_tables_of_one_shape_are_apart():
+    def fill():
+        first, second = (native.unfilled((3, 5), jnp.float32, i) for i in range(2))
+        return first.at[:].set(1.0), second.at[:].set(2.0)
+
+    first, second = jax.jit(fill)()
+    assert (first == 1).all()
+    assert (second == 2).all()
+    assert native.unfilled((2,), jnp.float64).dtype == jnp.float64
+
+
+@needed
 def test_rows_are_taken_as_they_are():
     table = np.float32(np.random.default_rng(6).normal(size=(9, 3, 5)))
     table[2, 1, 1] = np.nan
@@ -163,7 +220,7 @@ def test_on_a_cpu_with_shorter_vectors(tmp_path):
     compiler.write_text(f'#!/bin/sh\nexec {library._compiler()} "$@" -mno-avx512f\n')
     compiler.chmod(0o755)
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", __file__]
-    chosen = ["-k", "convolution_and or products_of or recurrence or gates_open", "-rs"]
+    chosen = ["-k", "convolution_and or products_ or sums_over or added_up or recurrence or gates_open", "-rs"]
     places = {"CC": str(compiler), "FEDMIME_CACHE": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | places
     done = subprocess.run([*words, *chosen], env=environment, capture_output=True, text=True, timeout=300, check=False)

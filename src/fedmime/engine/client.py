@@ -64,7 +64,13 @@ class LaneClient:
 
         dtype = jax.tree.leaves(x)[0].dtype
         carry, self.watch = loop(self.steps, self._masked, body, (start, Watch.zero(dtype)))
-        return carry
+        return _later(carry)
+
+
+def _later(carry: Any) -> Any:
+    """The same, with a y that is not used yet: what is to be made of it, y - x, is formed in one go."""
+    y = Vector.pending([(1.0, _point(carry).tree)])
+    return y if isinstance(carry, Vector) else (y, *carry[1:])
 
 
 def _point(carry: Any) -> Vector:

@@ -16,6 +16,7 @@ from jax import lax
 
 from fedmime import native
 from fedmime.engine.plan import Tables
+from fedmime.rows import Rows
 from fedmime.vector import Vector, where
 
 T = TypeVar("T")
@@ -85,7 +86,7 @@ def loss_and_grad(
     """The loss at y, and the gradient there minus `control` times the one of which the factors were kept."""
     if problem.factors is None:
         loss, grad = jax.value_and_grad(weighted_loss, argnums=1)(problem, y.tree, examples)
-        return loss, Vector(grad)
+        return loss, Vector.pending([(1.0, grad)])
     fields, weights, key = examples.fields, examples.weights, examples.key
     losses, grad = problem.factors.grad_difference(y.tree, fields, kept, weights, control, key)
     return _total(losses, examples), Vector.pending([(1.0, grad)])
@@ -114,7 +115,7 @@ class FromFactors(NamedTuple):
     def __call__(self, y: Vector, examples: Examples, control: Any) -> tuple[jax.Array, Vector]:
         if _nothing(control):
             return loss_and_grad(self.problem, y, examples)
-        rows = jax.tree.map(lambda leaf: native.take(leaf, examples.rows), self.kept)
+        rows = jax.tree.map(lambda leaf: Rows(leaf, examples.rows), self.kept)
         return loss_and_grad(self.problem, y, examples, rows, control)
 
 
@@ -155,7 +156,7 @@ def full_gradient_with_factors(
     assert rules is not None
     shapes = jax.eval_shape(lambda: rules.record(point.tree, chunk_of(tables, key, 0, chunk).fields, key)[1])
     examples_held = tables.probe_weights.shape[0] + chunk  # the last chunk may reach beyond the pool
-    blank = jax.tree.map(lambda leaf: jnp.zeros((examples_held, *leaf.shape[1:]), leaf.dtype), shapes)
+    blank = _tables(shapes, lambda leaf: (examples_held, *leaf.shape[1:]))
 
     def add(i: jax.Array, carry: tuple[Vector, Any]) -> tuple[Vector, Any]:
         total, kept = carry
@@ -177,7 +178,7 @@ def full_gradient_by_steps(
 ) -> tuple[Vector, FromCache | None]:
     """The same from the clients' own mini-batches, each of which is taken once; `keep` the gradient of each."""
     slots = tables.counts.shape[0]
-    blank = point.map(lambda leaf: jnp.zeros((slots, *leaf.shape), leaf.dtype)) if keep else None
+    blank = _tables(point, lambda leaf: (slots, *leaf.shape)) if keep else None
 
     def client(i: jax.Array, carry: tuple[Vector, Vector | None]) -> tuple[Vector, Vector | None]:
         first, own = tables.clients.first[i], jax.random.fold_in(key, tables.clients.index[i])
@@ -196,6 +197,12 @@ def full_gradient_by_steps(
     limit = masked and tables.clients.steps.shape[0]
     total, kept = loop(tables.client_count, limit, client, (point.map(jnp.zeros_like), blank))
     return total, None if kept is None else FromCache(problem, kept.tree)
+
+
+def _tables(like: T, shape: Callable[[Any], tuple[int, ...]]) -> T:
+    """A table for each leaf, whose entries are written before they are read."""
+    leaves, tree = jax.tree.flatten(like)
+    return jax.tree.unflatten(tree, [native.unfilled(shape(leaf), leaf.dtype, i) for i, leaf in enumerate(leaves)])
 
 
 def chunk_of(tables: Tables, key: jax.Array, i: Any, chunk: int) -> Examples:

@@ -7,17 +7,20 @@ no work and clients of other sizes cost no compilation.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self
 
+import jax
 import numpy as np
 
 from fedmime.engine.cohort import Cohort, Member, pad_rows
 
 
 class Tables(NamedTuple):
-    """One round's work. Every array has a leading axis: the lanes of all devices."""
+    """One round's work. Every array has a leading axis, the lanes of all devices, but in the program of a lane."""
 
     pool: dict[str, np.ndarray]  # [devices, examples, ...]
     probe_weights: np.ndarray  # [devices, examples] w_j / n_j of each example's client; zero where not asked
@@ -46,6 +49,61 @@ class Clients(NamedTuple):
     weight: np.ndarray  # [devices, clients] w_i
     index: np.ndarray  # [devices, clients] position in the population
     pick: np.ndarray  # [devices, clients] step drawn by the server, or -1
+
+
+class Sizes(NamedTuple):
+    """How many entries a lane's tables have."""
+
+    examples: int
+    steps: int
+    batch: int
+    clients: int
+    chunks: int
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["pool", "whole", "real"], meta_fields=["sizes"])
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """The tables on their way to a device: all whole numbers are one array, all others another."""
+
+    pool: dict[str, Any]
+    whole: Any  # [devices, ...]
+    real: Any  # [devices, ...]
+    sizes: Sizes
+
+    @classmethod
+    def blank(cls, pool: dict[str, np.ndarray], devices: int, sizes: Sizes) -> Self:
+        """Tables of zeros; what `opened` gives are views of them."""
+        whole = 4 * sizes.chunks + sizes.steps * (sizes.batch + 1) + 4 * sizes.clients + 2
+        real = sizes.examples + sizes.clients
+        return cls(pool, np.zeros((devices, whole), np.int32), np.zeros((devices, real)), sizes)
+
+    def opened(self) -> Tables:
+        """The tables one by one."""
+        _, steps, batch, clients, chunks = self.sizes
+        whole, real = _cuts(self.whole), _cuts(self.real)
+        return Tables(
+            pool=self.pool,
+            probe_weights=real(self.sizes.examples),
+            chunks=Chunks(*(whole(chunks) for _ in Chunks._fields)),
+            rows=whole(steps, batch),
+            counts=whole(steps),
+            clients=Clients(whole(clients), whole(clients), real(clients), whole(clients), whole(clients)),
+            client_count=whole(),
+            chunk_count=whole(),
+        )
+
+
+def _cuts(packed: Any) -> Callable[..., Any]:
+    """Cuts one table after another from the last axis of an array."""
+    place = 0
+
+    def cut(*shape: int) -> Any:
+        nonlocal place
+        start, place = place, place + math.prod(shape)
+        return packed[..., start:place].reshape((*packed.shape[:-1], *shape))
+
+    return cut
 
 
 class Layout:
@@ -85,7 +143,7 @@ class Layout:
 class Plan(NamedTuple):
     """The tables and, for each client that trains, the device and slot that has it."""
 
-    tables: Tables
+    tables: Packed
     slots: dict[int, tuple[int, int]]
     longest: int  # steps of the client with most, padded
 
@@ -126,17 +184,17 @@ def make_plan(
     chunks = [_chunks(lane, layout.chunk, by_client) for lane in lanes]
 
     devices, width = layout.tracks, cohort.batch_size
-    examples = layout.size("examples", max(sum(_length(m) for m in lane) for lane in lanes))
-    steps = layout.size("steps", max(sum(m.steps for m in lane) for lane in lanes))
-    clients = layout.size("clients", max(sum(m.steps > 0 for m in lane) for lane in lanes))
-    chunk_slots = layout.size("chunks", max(len(c) for c in chunks))
-
+    sizes = Sizes(
+        examples=layout.size("examples", max(sum(_length(m) for m in lane) for lane in lanes)),
+        steps=layout.size("steps", max(sum(m.steps for m in lane) for lane in lanes)),
+        batch=width,
+        clients=layout.size("clients", max(sum(m.steps > 0 for m in lane) for lane in lanes)),
+        chunks=layout.size("chunks", max(len(c) for c in chunks)),
+    )
     sample = cohort.members[0].data
-    pool = {name: _unfilled((devices, examples, *a.shape[1:]), a.dtype) for name, a in sample.items()}
-    probe_weights = np.zeros((devices, examples))
-    rows, counts = np.zeros((devices, steps, width), np.int32), np.zeros((devices, steps), np.int32)
-    table = Clients(*(np.zeros((devices, clients), kind) for kind in (np.int32, np.int32, float, np.int32, np.int32)))
-    client_count = np.zeros(devices, np.int32)
+    pool = {name: _unfilled((devices, sizes.examples, *a.shape[1:]), a.dtype) for name, a in sample.items()}
+    packed = Packed.blank(pool, devices, sizes)
+    tables = packed.opened()
     slots: dict[int, tuple[int, int]] = {}
 
     for d, lane in enumerate(lanes):
@@ -146,32 +204,22 @@ def make_plan(
             for name, column in pool.items():
                 column[d, example : example + n] = member.data[name]
             if member.probes:
-                probe_weights[d, example : example + n] = gradient[id(member)] / n
+                tables.probe_weights[d, example : example + n] = gradient[id(member)] / n
             if member.rows is not None and member.counts is not None:
-                rows[d, step : step + member.steps] = pad_rows(member.rows, width) + example
-                counts[d, step : step + member.steps] = member.counts
+                tables.rows[d, step : step + member.steps] = pad_rows(member.rows, width) + example
+                tables.counts[d, step : step + member.steps] = member.counts
                 entry = (step, member.steps, update[id(member)], member.index, picks[id(member)])
-                for column, value in zip(table, entry, strict=True):
+                for column, value in zip(tables.clients, entry, strict=True):
                     column[d, slot] = value
                 slots[member.index] = (d, slot)
                 step, slot = step + member.steps, slot + 1
             example += n
-        client_count[d] = slot
+        for column, entries in zip(tables.chunks, zip(*chunks[d], strict=True), strict=False):
+            column[d, : len(chunks[d])] = entries
+        tables.client_count[d], tables.chunk_count[d] = slot, len(chunks[d])
 
-    return Plan(
-        Tables(
-            pool=pool,
-            probe_weights=probe_weights,
-            chunks=_chunk_table(chunks, chunk_slots),
-            rows=rows,
-            counts=counts,
-            clients=table,
-            client_count=client_count,
-            chunk_count=np.asarray([len(c) for c in chunks], np.int32),
-        ),
-        {m.index: slots[m.index] for m in members if m.steps},
-        layout.size("longest", max(m.steps for m in members)),
-    )
+    longest = layout.size("longest", max(m.steps for m in members))
+    return Plan(packed, {m.index: slots[m.index] for m in members if m.steps}, longest)
 
 
 def _unfilled(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -217,11 +265,3 @@ def _chunks(lane: Sequence[Member], chunk: int, by_client: bool) -> list[tuple[i
             table.append((start + offset, min(chunk, length - offset), owner, number))
         start += length
     return table
-
-
-def _chunk_table(chunks: Sequence[Sequence[tuple[int, int, int, int]]], slots: int) -> Chunks:
-    table = np.zeros((4, len(chunks), slots), np.int32)
-    for d, entries in enumerate(chunks):
-        if entries:
-            table[:, d, : len(entries)] = np.asarray(entries, np.int32).T
-    return Chunks(*table)

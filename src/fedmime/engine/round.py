@@ -28,6 +28,10 @@ LARGEST = 1e3  # how many times 1 + ‖x‖ an update may be long before it coun
 _CACHE_BYTES = 4 << 30  # what the cached gradients of a round may take
 
 
+def _rest() -> None:
+    """Nothing is left to do."""
+
+
 class Problem(Protocol):
     """What a round needs of a problem; see `fedmime.models.Problem`."""
 
@@ -72,6 +76,7 @@ class Ready(NamedTuple):
     tables: list[Any]
     common: local.Common
     options: local.Options
+    meanwhile: Callable[[], None] = _rest  # what this thread does while the devices compute
 
 
 def run_round(
@@ -120,7 +125,7 @@ def run_round(
     layout = layout or default_layout(problem, devices)
     options = {"devices": devices, "drift": drift, "layout": layout, "intake": Intake(problem.check)}
     ready = assemble(algorithm, problem, state.server.x, state.round, cohort, key, **options)
-    return run_ready(ready, state, memory)
+    return run_ready(ready, placed(state, devices), memory)
 
 
 def default_layout(problem: Problem, devices: int | None) -> Layout:
@@ -170,10 +175,14 @@ def assemble(
     return Ready(now, problem, round_number, cohort, refused, plans, tables, common, options)
 
 
+def placed(state: State, devices: int | None) -> State:
+    """The state on the devices a round runs on."""
+    return state._replace(server=jax.device_put(state.server, everywhere(mesh(devices))))
+
+
 def owned(state: State, devices: int | None) -> State:
     """A copy on the devices that rounds may use up."""
-    placed = jax.device_put(state.server, everywhere(mesh(devices)))
-    return state._replace(server=jax.tree.map(jnp.copy, placed))
+    return state._replace(server=jax.tree.map(jnp.copy, placed(state, devices).server))
 
 
 def shapes(model: Any) -> Any:
@@ -182,7 +191,7 @@ def shapes(model: Any) -> Any:
 
 
 def run_ready(ready: Ready, state: State, memory: ClientMemory | None = None) -> tuple[State, Info]:
-    """Run a round that was laid out, from the state before it."""
+    """Run a round that was laid out, from the state before it, which is on the devices."""
     blank = ready.algorithm.remember(state.server.x)
     memory = state.memory if memory is None else memory
     if memory is None and jax.tree.leaves(blank):
@@ -196,9 +205,10 @@ def run_ready(ready: Ready, state: State, memory: ClientMemory | None = None) ->
         local.Wave(tables, () if memory is None else _kept(memory, plan, blank, ready.options))
         for tables, plan in zip(ready.tables, ready.plans, strict=True)
     ]
-    server = jax.device_put(state.server, everywhere(ready.options.mesh))
-    server, report, outcome = local.run(ready.algorithm, ready.problem, server, waves, ready.common, ready.options)
-    report = jax.device_get(report)
+    given = (ready.algorithm, ready.problem, state.server, waves, ready.common, ready.options)
+    server, figures, outcome = local.run(*given)
+    ready.meanwhile()
+    report = local.Report(*jax.device_get(figures).tolist())
     refused = list(ready.refused)
     if trains:
         for plan, kept, refusals in zip(ready.plans, outcome.kept, jax.device_get(outcome.refused), strict=True):
@@ -247,7 +257,7 @@ def _takes_each_once(member: Member) -> bool:
 
 def _kept(memory: ClientMemory, plan: Plan, blank: Any, options: local.Options) -> Any:
     """What the training clients kept, at the places the plan gives them."""
-    shape = plan.tables.clients.steps.shape
+    shape = (len(plan.tables.whole), plan.tables.sizes.clients)
     table = jax.tree.map(lambda leaf: np.zeros((*shape, *leaf.shape), leaf.dtype), blank)
     for slot, value in zip(plan.slots.values(), memory.read(list(plan.slots)), strict=True):
         jax.tree.map(lambda all_, leaf, slot=slot: all_.__setitem__(slot, leaf), table, value)

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -156,16 +155,35 @@ def simulate(
 
 
 def ahead(make: Callable[[int], Ready], start: int, rounds: int) -> Iterator[Ready]:
-    """Each round's layout in turn, the next one made in the background while this one is used."""
-    if start >= rounds:
-        return
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="fedmime-cohort") as background:
-        coming = background.submit(make, start)
-        for t in range(start, rounds):
-            ready = coming.result()
-            if t + 1 < rounds:
-                coming = background.submit(make, t + 1)
-            yield ready
+    """Each round's layout in turn, the next one made by this thread while the devices compute."""
+    ready = make(start) if start < rounds else None
+    for t in range(start, rounds):
+        assert ready is not None
+        coming = _Coming(make, t + 1) if t + 1 < rounds else None
+        yield ready if coming is None else ready._replace(meanwhile=coming.prepare)
+        ready = None if coming is None else coming.result()
+
+
+class _Coming:
+    """A layout made when there is time; what goes wrong with it belongs to its own round."""
+
+    def __init__(self, make: Callable[[int], Ready], t: int) -> None:
+        self._make, self._t = make, t
+        self._made: Ready | Exception | None = None
+
+    def prepare(self) -> None:
+        if self._made is None:
+            try:
+                self._made = self._make(self._t)
+            except Exception as error:
+                self._made = error
+
+    def result(self) -> Ready:
+        self.prepare()
+        if isinstance(self._made, Exception):
+            raise self._made
+        assert self._made is not None
+        return self._made
 
 
 def reserve(layout: Layout, algorithm: Algorithm, population: Clients, schedule: Schedule) -> None:

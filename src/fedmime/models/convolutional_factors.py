@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedmime.models.factors import DenseFactors, dense_record, joint_grad, layer_grad, scaled
+from fedmime.models.factors import DenseFactors, dense_grads, dense_record, joint_grad, scaled
 from fedmime.models.layers import conv2d, max_pool2x2
 from fedmime.models.layers.convolution import kernel_gradients
 from fedmime.models.problem import Batch, Factors, Params
@@ -24,7 +24,7 @@ class CnnFactors(NamedTuple):
     """Kernel gradients per example, the flattened output of the convolutions, and the factors of the dense layers."""
 
     kernels: Params
-    a: jax.Array
+    a: Any
     dense: DenseFactors
 
 
@@ -44,7 +44,7 @@ def cnn_factors() -> Factors:
         return losses, CnnFactors(kernels, a, dense)
 
     def mean_grad(kept: CnnFactors, batch: Batch, weights: jax.Array) -> Params:
-        return _weighted(kept.kernels, weights) | _dense_grads((kept.a, *kept.dense.a), kept.dense.d, weights)
+        return _weighted(kept.kernels, weights) | _named(dense_grads(kept.a, kept.dense, weights))
 
     def grad_difference(
         y: Params, batch: Batch, kept: CnnFactors | None, weights: jax.Array, scale: Any, key: jax.Array
@@ -53,14 +53,16 @@ def cnn_factors() -> Factors:
         kernels = {name: y[name] for name in CONVOLUTIONS}
         a, pull, _ = jax.vjp(lambda kernels: _convolutions(kernels, images, None), kernels, has_aux=True)
         losses, new = dense_record([y["dense0"], y["dense1"]], a, batch["y"])
-        (grads,) = pull(scaled(new.d[0], weights) @ y["dense0"]["w"])
+        below = scaled(new.d[0], weights) @ y["dense0"]["w"]
+        (grads,) = pull(below)
         if kept is None:
-            return losses, grads | _dense_grads((a, *new.a), new.d, weights)
+            return losses, grads | _named(dense_grads(a, new, weights, below))
         scale = jnp.asarray(scale, images.dtype)
-        at_x = _weighted(kept.kernels, scale * weights.astype(scale.dtype))
-        pairs = zip((a, *new.a), new.d, (kept.a, *kept.dense.a), kept.dense.d, strict=True)
-        first, second = (joint_grad(*pair, weights=weights, scale=scale) for pair in pairs)
-        return losses, jax.tree.map(jnp.subtract, grads, at_x) | {"dense0": first, "dense1": second}
+        shares = scale * weights.astype(scale.dtype)
+        at_x = jax.tree.map(lambda rows: rows.weighted(shares), kept.kernels)
+        pairs = zip((a, *new.a), new.d, (kept.a, *kept.dense.a), kept.dense.d, (below, new.d[0]), strict=True)
+        dense = [joint_grad(*pair, weights=weights, scale=scale) for pair in pairs]
+        return losses, jax.tree.map(jnp.subtract, grads, at_x) | _named(dense)
 
     return Factors(record, mean_grad, grad_difference)
 
@@ -85,8 +87,8 @@ def _zero_shifts(params: Params, images: jax.Array) -> Params:
     }
 
 
-def _dense_grads(inputs: Sequence[jax.Array], d: Sequence[jax.Array], weights: jax.Array) -> Params:
-    return {f"dense{i}": layer_grad(scaled(d[i], weights), a) for i, a in enumerate(inputs)}
+def _named(dense: Sequence[Params]) -> Params:
+    return {f"dense{i}": layer for i, layer in enumerate(dense)}
 
 
 def _weighted(per_example: Params, weights: jax.Array) -> Params:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from fedmime.models.classification import one_hot
-from fedmime.models.layers import OuterSum, dense
+from fedmime.models.layers import OuterSum, Rows, dense
 from fedmime.models.problem import Batch, Factors, Params
 
 Layer = dict[str, Any]
@@ -24,8 +24,8 @@ Layer = dict[str, Any]
 class DenseFactors(NamedTuple):
     """Inputs and output cotangents of dense layers, each [examples, width]; the first input is left out of `a`."""
 
-    a: tuple[jax.Array, ...]
-    d: tuple[jax.Array, ...]
+    a: tuple[Any, ...]  # arrays, or rows of what was kept
+    d: tuple[Any, ...]
 
 
 def perceptron_factors(depth: int) -> Factors:
@@ -36,9 +36,7 @@ def perceptron_factors(depth: int) -> Factors:
         return dense_record([x[name] for name in names], _inputs(batch, x["dense0"]["w"].dtype), batch["y"])
 
     def mean_grad(kept: DenseFactors, batch: Batch, weights: jax.Array) -> Params:
-        inputs = (_inputs(batch, kept.d[0].dtype), *kept.a)
-        grads = [layer_grad(scaled(d, weights), a) for a, d in zip(inputs, kept.d, strict=True)]
-        return dict(zip(names, grads, strict=True))
+        return dict(zip(names, dense_grads(_inputs(batch, kept.d[0].dtype), kept, weights), strict=True))
 
     def grad_difference(
         y: Params, batch: Batch, kept: DenseFactors | None, weights: jax.Array, scale: Any, key: jax.Array
@@ -47,8 +45,8 @@ def perceptron_factors(depth: int) -> Factors:
         if kept is None:
             return losses, mean_grad(new, batch, weights)
         scale = jnp.asarray(scale, losses.dtype)
-        first = layer_grad(scaled(new.d[0] - scale * kept.d[0], weights), _inputs(batch, losses.dtype))
-        pairs = zip(new.a, new.d[1:], kept.a, kept.d[1:], strict=True)
+        first = layer_grad(scaled(new.d[0] - scale * kept.d[0].taken(), weights), _inputs(batch, losses.dtype))
+        pairs = zip(new.a, new.d[1:], kept.a, kept.d[1:], new.d[:-1], strict=True)
         rest = [joint_grad(*pair, weights=weights, scale=scale) for pair in pairs]
         return losses, dict(zip(names, [first, *rest], strict=True))
 
@@ -77,17 +75,24 @@ def scaled(d: jax.Array, weights: jax.Array) -> jax.Array:
     return d * weights[:, None].astype(d.dtype)
 
 
-def layer_grad(d: jax.Array, a: jax.Array) -> Layer:
-    """The gradient of a dense layer from its weighted cotangents and its inputs."""
-    return {"w": OuterSum(d, a), "b": d.sum(0)}
+def dense_grads(a: jax.Array, factors: DenseFactors, weights: jax.Array, *below: jax.Array) -> list[Layer]:
+    """The gradients of layers applied to a; `below` is the cotangent of a itself, if it was computed."""
+    after = [below, *((d,) for d in factors.d)]
+    layers = zip(factors.d, (a, *factors.a), after, strict=False)
+    return [layer_grad(scaled(d, weights), inputs, before) for d, inputs, before in layers]
+
+
+def layer_grad(d: jax.Array, a: jax.Array, below: tuple[jax.Array, ...] = ()) -> Layer:
+    """The gradient of a dense layer from its weighted cotangents and its inputs; `below`: what d was passed on to."""
+    return {"w": OuterSum(d, a, below), "b": d.sum(0)}
 
 
 def joint_grad(
-    a_y: jax.Array, d_y: jax.Array, a_x: jax.Array, d_x: jax.Array, weights: jax.Array, scale: jax.Array
+    a_y: jax.Array, d_y: jax.Array, a_x: Rows, d_x: Rows, below: jax.Array, weights: jax.Array, scale: jax.Array
 ) -> Layer:
-    """The gradient of a dense layer at y minus `scale` times that at x, in one product."""
-    d = jnp.concatenate([scaled(d_y, weights), scaled(-scale * d_x, weights)])
-    return layer_grad(d, jnp.concatenate([a_y, a_x]))
+    """The gradient of a dense layer at y minus `scale` times that at x, in one product; `below` as above."""
+    d, kept = scaled(d_y, weights), scaled(-scale * d_x.taken(), weights)
+    return {"w": OuterSum(d, a_y, (below,), (kept, a_x)), "b": d.sum(0) + kept.sum(0)}
 
 
 def _inputs(batch: Batch, dtype: Any) -> jax.Array:

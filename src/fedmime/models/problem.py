@@ -28,10 +28,11 @@ class Factors:
     r"""What rebuilds an example's gradient at a fixed point x without computing it again (Mime's local steps).
 
     `record(x, batch, key) -> (losses, kept)`: the losses per example, and a pytree whose leaves have a leading example
-    axis; together with the batch it determines every example's gradient $g_j(x)$. Rows of `kept` can be gathered.
+    axis; together with the batch it determines every example's gradient $g_j(x)$.
     `mean_grad(kept, batch, weights)`: $\sum_j w_j\, g_j(x)$.
     `grad_difference(y, batch, kept, weights, scale, key) -> (losses at y, grads)`:
     $\sum_j w_j\,(g_j(y) - s\, g_j(x))$, formed in one product per layer; without `kept` (None) the gradient at y alone.
+    Leaves of this `kept` are `layers.Rows`, the batch's rows of what was recorded.
     The weights already hold the padding mask and the 1/count of a mean. Leaves of a gradient are arrays, or
     `layers.OuterSum` where a step had better add the gradient of a dense layer to y while computing it.
     """

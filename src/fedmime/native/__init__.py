@@ -5,10 +5,12 @@ compiler, on other devices, for other numbers than float32, or with `FEDMIME_NAT
 """
 
 from fedmime.native.calls import (
+    add_outer,
     adds_outer,
     convolve,
     convolves,
     correlates,
+    dot,
     inner_products,
     kernel_gradient,
     kernel_gradients,
@@ -16,18 +18,25 @@ from fedmime.native.calls import (
     lstm_forward,
     multiplies,
     outer_sum,
+    sums,
     take,
+    takes,
+    unfilled,
     unrolls,
     unrolls_back,
     usable,
+    weighted_rows,
+    weighted_sum,
 )
 from fedmime.native.library import status
 
 __all__ = [
+    "add_outer",
     "adds_outer",
     "convolve",
     "convolves",
     "correlates",
+    "dot",
     "inner_products",
     "kernel_gradient",
     "kernel_gradients",
@@ -36,8 +45,13 @@ __all__ = [
     "multiplies",
     "outer_sum",
     "status",
+    "sums",
     "take",
+    "takes",
+    "unfilled",
     "unrolls",
     "unrolls_back",
     "usable",
+    "weighted_rows",
+    "weighted_sum",
 ]

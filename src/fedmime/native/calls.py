@@ -13,6 +13,8 @@ from fedmime.native.library import ready, target
 
 Padding = tuple[tuple[int, int], tuple[int, int]]
 MULTIPLE = 16  # of output channels: whole vectors on any CPU
+ARRAYS = 16  # that can be added up
+MANY = 1 << 14  # entries from which on the kernels add up the faster
 TERMS = 4  # that can be added to a sum of outer products
 FEW = 32  # rows for which the kernels of dense layers are the faster ones
 
@@ -58,9 +60,35 @@ def adds_outer(d: jax.Array, a: jax.Array, terms: Sequence[jax.Array] = ()) -> b
     return fits and len(terms) <= TERMS and _few(d.shape[0], d.shape[1], a.shape[1]) and usable(d, a, *terms)
 
 
+def sums(*arrays: jax.Array) -> bool:
+    """Whether the kernels can and should go through such arrays, entry by entry."""
+    fits = len(arrays) <= ARRAYS and all(a.shape == arrays[0].shape for a in arrays)
+    return fits and arrays[0].size >= MANY and usable(*arrays)
+
+
+def unfilled(shape: tuple[int, ...], dtype: Any, number: int = 0) -> jax.Array:
+    """An array that will be written before it is read; give several of one shape different numbers."""
+    if dtype != jnp.float32 or not math.prod(shape) or not ready():
+        return jnp.zeros(shape, dtype)
+    return _call("unfilled", [shape])(number=number)[0]
+
+
+def takes(table: jax.Array, places: jax.Array) -> bool:
+    """Whether the kernels can take rows of such a table."""
+    return places.dtype == jnp.int32 and places.ndim == 1 and usable(table)
+
+
+def weighted_rows(table: jax.Array, places: jax.Array, weights: jax.Array) -> jax.Array:
+    """The rows that `take` would give, times their weights [m], added up."""
+    if not takes(table, places) or not usable(weights):
+        return jnp.tensordot(weights, table[places], axes=1)
+    total = _call("weighted_rows", [(math.prod(table.shape[1:]),)])(table.reshape(table.shape[0], -1), places, weights)
+    return total[0].reshape(table.shape[1:])
+
+
 def take(table: jax.Array, places: jax.Array) -> jax.Array:
     """Rows of a table [n, width], or of one with more axes, at int32 `places` [m] within it."""
-    if places.dtype != jnp.int32 or places.ndim != 1 or not usable(table):
+    if not takes(table, places):
         return table[places]
     rows = _call("take", [(places.shape[0], math.prod(table.shape[1:]))])(table.reshape(table.shape[0], -1), places)[0]
     return rows.reshape(places.shape[0], *table.shape[1:])
@@ -71,15 +99,39 @@ def inner_products(x: jax.Array, w: jax.Array) -> jax.Array:
     return _call("inner_products", [(x.shape[0], w.shape[0])])(x, w)[0]
 
 
-def outer_sum(d: jax.Array, a: jax.Array, scales: jax.Array | None = None, *terms: jax.Array) -> jax.Array:
-    """The product d^T a for d [n, out], a [n, in], plus terms [out, in], each times its scale.
+def outer_sum(d: jax.Array, a: jax.Array) -> jax.Array:
+    """The product d^T a for d [n, out], a [n, in]."""
+    return _call("outer_sum", [(d.shape[1], a.shape[1])])(d, a)[0]
 
-    The first term's memory becomes that of the result, where nothing else needs it.
+
+def add_outer(
+    d: jax.Array,
+    a: jax.Array,
+    scales: jax.Array,
+    terms: Sequence[jax.Array],
+    after: Sequence[jax.Array] = (),
+    more: tuple[jax.Array, jax.Array, jax.Array] | tuple[()] = (),
+) -> jax.Array:
+    """The same plus terms [out, in], each times its scale; the result takes the memory of the first.
+
+    XLA copies that term if it may have to be read once more. It need not be for what was computed before: arrays
+    `after` which this comes. `more`: another d, and the table and the places whose rows are its a.
     """
-    shape = [(d.shape[1], a.shape[1])]
-    if scales is None:
-        return _call("outer_sum", shape)(d, a)[0]
-    return _call("outer_sum", shape, {3: 0})(d, a, scales, *terms)[0]
+    name = "outer_sum_of_rows" if more else "outer_sum"
+    return _call(name, [terms[0].shape], {len(more) + 3: 0})(*more, d, a, scales, *terms, *after)[0]
+
+
+def weighted_sum(scales: jax.Array, *arrays: jax.Array) -> jax.Array:
+    """Arrays of one shape times their scales, added up; what a scale of zero belongs to may be NaN.
+
+    The first array's memory becomes that of the result, where nothing else needs it.
+    """
+    return _call("weighted_sum", [arrays[0].shape], {1: 0})(scales, *arrays)[0]
+
+
+def dot(a: jax.Array, b: jax.Array) -> jax.Array:
+    """The inner product of two arrays of one shape, over all axes."""
+    return _call("dot", [()])(a, b)[0]
 
 
 def convolve(x: jax.Array, kernel: jax.Array, pads: Padding) -> jax.Array:

@@ -17,8 +17,15 @@ import jax
 from fedmime.files import user_cache, whole_file
 
 SWITCH = "FEDMIME_NATIVE"
-KERNELS = ("convolve", "inner_products", "kernel_gradient", "lstm_backward", "lstm_forward", "outer_sum", "take")
-_SOURCES = ("convolution.c", "linear.c", "recurrence.c", "rows.c")
+_SOURCES = {
+    "convolution.c": ("convolve", "kernel_gradient"),
+    "linear.c": ("inner_products", "outer_sum", "outer_sum_of_rows"),
+    "memory.c": ("unfilled",),
+    "recurrence.c": ("lstm_backward", "lstm_forward"),
+    "rows.c": ("take", "weighted_rows"),
+    "sums.c": ("dot", "weighted_sum"),
+}
+KERNELS = tuple(kernel for kernels in _SOURCES.values() for kernel in kernels)
 _FLAGS = ("-O2", "-march=native", "-fPIC", "-shared")
 _PATIENCE = 120  # seconds
 

@@ -11,13 +11,25 @@ typedef struct {
     const float *arrays[MOST_TERMS];
 } terms;
 
-/* A few rows of the result, some columns: to[r][...] = terms + sum over k of a[k][r] * b[k][...], at a place in the
-   result. Of a vector that overlaps the one before it only the last `fresh` columns are stored: the result may take
+/* Outer products of more rows, d [m, out] and those at some places of a table [n, in]. */
+typedef struct {
+    int64_t count, n;
+    const float *d, *table;
+    const int32_t *places;
+} more_rows;
+
+/* A few rows of the result, some columns: to[r][...] = terms + sum over k of a[k][r] * b[k][...], from row r0 and
+   column c of the result on. Of a vector that overlaps the one before it only the last `fresh` columns are stored: the result may take
    the place of a term. The first term comes last, so that small numbers meet before they meet a model's weights. */
 INLINE void outer(int rows, int width, int64_t depth, const float *a, int64_t out, const float *b, int64_t in,
-                  const terms *plus, float *to, int64_t place, int64_t fresh) {
+                  const more_rows *more, const terms *plus, float *to, int64_t r0, int64_t c, int64_t fresh) {
+    int64_t place = r0 * in + c;
     vec sums[SUMS] = {};
     product(rows, width, depth, a, 1, out, b, in, sums);
+    for (int64_t k = 0; k < more->count; k++) {
+        const float *row = more->table + within(more->places[k], more->n) * in;
+        product(rows, width, 1, more->d + k * out + r0, 1, 0, row + c, 0, sums);
+    }
     for (int64_t t = plus->count; t--;) {
         vec scale = all(plus->scales[t]);
         const float *from = plus->arrays[t] + place;
@@ -31,32 +43,47 @@ INLINE void outer(int rows, int width, int64_t depth, const float *a, int64_t ou
 }
 
 INLINE void outer_rows(int rows, int width, int64_t depth, const float *a, int64_t out, const float *b, int64_t in,
-                       const terms *plus, float *to, int64_t place) {
+                       const more_rows *more, const terms *plus, float *to, int64_t r0) {
     int64_t c = 0;
     for (; c + width * LANES <= in; c += width * LANES)
-        outer(rows, width, depth, a, out, b + c, in, plus, to, place + c, LANES);
-    for (; c + LANES <= in; c += LANES) outer(rows, 1, depth, a, out, b + c, in, plus, to, place + c, LANES);
-    if (c < in) outer(rows, 1, depth, a, out, b + in - LANES, in, plus, to, place + in - LANES, in - c);
+        outer(rows, width, depth, a, out, b + c, in, more, plus, to, r0, c, LANES);
+    for (; c + LANES <= in; c += LANES) outer(rows, 1, depth, a, out, b + c, in, more, plus, to, r0, c, LANES);
+    if (c < in) outer(rows, 1, depth, a, out, b + in - LANES, in, more, plus, to, r0, in - LANES, in - c);
 }
 
-/* args: d [n, out], a [n, in], and if there are terms, their scales [terms] and they themselves [out, in], of which the
-   first may be the result; rets: the terms and the outer products of the rows of d and a, added up [out, in]. */
-XLA_FFI_Error *fedmime_outer_sum(XLA_FFI_CallFrame *frame) {
-    if (asks_version(frame)) return NULL;
-    const float *d = argument(frame, 0)->data, *a = argument(frame, 1)->data;
+/* The arguments from the first on: d [n, out], a [n, in], and if there are terms, their scales [terms] and they
+   themselves [out, in], of which the first may be the result; what comes after them is not looked at. */
+static void outer_sum(XLA_FFI_CallFrame *frame, int first, const more_rows *more) {
+    const float *d = argument(frame, first)->data, *a = argument(frame, first + 1)->data;
     float *to = result(frame, 0)->data;
-    int64_t n = argument(frame, 0)->dims[0], out = argument(frame, 0)->dims[1], in = argument(frame, 1)->dims[1];
+    int64_t n = argument(frame, first)->dims[0], out = result(frame, 0)->dims[0], in = result(frame, 0)->dims[1];
     terms plus = {0};
-    if (frame->args.size > 2) {
-        plus.count = frame->args.size - 3;
-        plus.scales = argument(frame, 2)->data;
-        for (int64_t t = 0; t < plus.count; t++) plus.arrays[t] = argument(frame, 3 + t)->data;
+    if (frame->args.size > first + 2) {
+        plus.count = argument(frame, first + 2)->dims[0];
+        plus.scales = argument(frame, first + 2)->data;
+        for (int64_t t = 0; t < plus.count; t++) plus.arrays[t] = argument(frame, first + 3 + t)->data;
     }
     for (int64_t r = 0; r < out;) {
         int rows = next_rows(out - r, WIDEST);
-        ROWS(outer_rows, rows, WIDEST, n, d + r, out, a, in, &plus, to, r * in)
+        ROWS(outer_rows, rows, WIDEST, n, d + r, out, a, in, more, &plus, to, r)
         r += rows;
     }
+}
+
+/* rets: the outer products of the rows of d and a, and the terms, added up [out, in]. */
+XLA_FFI_Error *fedmime_outer_sum(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    more_rows none = {0};
+    outer_sum(frame, 0, &none);
+    return NULL;
+}
+
+/* args: another d [m, out], a table [n, in] and places [m] in it, then as above; rets: the same with their products. */
+XLA_FFI_Error *fedmime_outer_sum_of_rows(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    more_rows more = {argument(frame, 0)->dims[0], argument(frame, 1)->dims[0], argument(frame, 0)->data,
+                      argument(frame, 1)->data, argument(frame, 2)->data};
+    outer_sum(frame, 3, &more);
     return NULL;
 }
 

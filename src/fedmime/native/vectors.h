@@ -64,6 +64,9 @@ INLINE void store_tile(int rows, int width, const vec *sums, float *to, int64_t 
         UNROLL for (int v = 0; v < width; v++) store(to + r * stride + v * LANES, sums[r * width + v]);
 }
 
+/* A place in a table of n rows. */
+INLINE int64_t within(int32_t place, int64_t n) { return place < 0 ? 0 : place < n ? place : n - 1; }
+
 /* Calls F(rows, width, ...) with constants. */
 #define ROWS(F, rows, width, ...)                     \
     switch (rows) {                                   \
@@ -114,6 +117,11 @@ INLINE vec sigmoid(vec x) { return 0.5f + 0.5f * vtanh(0.5f * x); }
 /* What XLA hands over. */
 INLINE XLA_FFI_Buffer *argument(XLA_FFI_CallFrame *frame, int i) { return frame->args.args[i]; }
 INLINE XLA_FFI_Buffer *result(XLA_FFI_CallFrame *frame, int i) { return frame->rets.rets[i]; }
+INLINE int64_t elements(const XLA_FFI_Buffer *buffer) {
+    int64_t n = 1;
+    for (int64_t i = 0; i < buffer->rank; i++) n *= buffer->dims[i];
+    return n;
+}
 
 /* Before the first call XLA asks which version of its interface a function was built for. */
 INLINE int asks_version(XLA_FFI_CallFrame *frame) {

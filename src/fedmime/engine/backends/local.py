@@ -30,7 +30,7 @@ from fedmime.engine.gradients import (
     loop,
     step_of,
 )
-from fedmime.engine.plan import Tables
+from fedmime.engine.plan import Packed, Tables
 from fedmime.vector import Vector, finite, norm, where
 
 EVERYWHERE, SPREAD = PartitionSpec(), PartitionSpec(AXIS)
@@ -50,7 +50,7 @@ class Common(NamedTuple):
 class Wave(NamedTuple):
     """Clients that are on the devices together."""
 
-    tables: Tables
+    tables: Packed
     kept: Any  # [devices, clients, ...] what the clients had kept
 
 
@@ -80,14 +80,14 @@ class Totals(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a compiled round tells beside the server's state."""
+    """What a compiled round tells beside the server's state; it leaves the devices as one array."""
 
-    accepted: jax.Array  # whether the result was finite and not too far; if not, the state is the old one
-    loss: jax.Array
-    drift: jax.Array
-    gradient_norm: jax.Array
-    deviation: jax.Array
-    update_norm: jax.Array
+    accepted: Any  # whether the result was finite and not too far; if not, the state is the old one
+    loss: Any
+    drift: Any
+    gradient_norm: Any
+    deviation: Any
+    update_norm: Any
 
 
 class Outcome(NamedTuple):
@@ -99,8 +99,11 @@ class Outcome(NamedTuple):
 
 def run(
     algorithm: Algorithm, problem: LossProblem, server: Server, waves: Sequence[Wave], common: Common, options: Options
-) -> tuple[Server, Report, Outcome]:
-    """Run a round; `algorithm` holds this round's numbers as leaves, so other numbers need no new program."""
+) -> tuple[Server, jax.Array, Outcome]:
+    """Run a round, whose report comes as an array of its fields.
+
+    The algorithm holds this round's numbers as leaves, so other numbers need no new program.
+    """
     if len(waves) == 1:
         server, report, kept, refused = _whole_round(algorithm, problem, server, waves[0], common, options)
         return server, report, Outcome([kept], [refused])
@@ -146,14 +149,17 @@ def _compiled(phase: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def _on_devices(options: Options, inside: Callable[..., Any], replicated: Any, wave: Wave, out: tuple[Any, ...]) -> Any:
-    """Call `inside(replicated, own wave)` in every lane; `out` says which results are the lane's own."""
+    """Call `inside(replicated, tables, kept)` in every lane; `out` says which results are the lane's own."""
+
+    def opened(replicated: Any, wave: Wave) -> Any:
+        return inside(replicated, wave.tables.opened(), wave.kept)
 
     def on_device(replicated: Any, wave: Wave) -> Any:
         if options.lanes == 1:  # without an axis of lanes: a CPU would copy the model at every step
-            results = inside(replicated, jax.tree.map(lambda leaf: leaf[0], wave))
+            results = opened(replicated, jax.tree.map(lambda leaf: leaf[0], wave))
             return tuple(_stack(r) if spec == SPREAD else r for r, spec in zip(results, out, strict=True))
         out_axes = tuple(0 if spec == SPREAD else None for spec in out)
-        return jax.vmap(inside, in_axes=(None, 0), out_axes=out_axes, axis_name=LANE)(replicated, wave)
+        return jax.vmap(opened, in_axes=(None, 0), out_axes=out_axes, axis_name=LANE)(replicated, wave)
 
     specs = {"mesh": options.mesh, "in_specs": (EVERYWHERE, SPREAD), "out_specs": out, "check_vma": False}
     return jax.shard_map(on_device, **specs)(replicated, wave)
@@ -173,15 +179,15 @@ def _stack(tree: Any) -> Any:
 def _whole_round(
     algorithm: Algorithm, problem: LossProblem, server: Server, wave: Wave, common: Common, options: Options
 ) -> Any:
-    def inside(replicated: Any, wave: Wave) -> Any:
+    def inside(replicated: Any, tables: Tables, kept: Any) -> Any:
         algorithm, server, common = replicated
         key = jax.random.fold_in(common.key, common.round)
-        h, source = _full_gradients(algorithm, problem, server, wave.tables, key, options)
-        totals, kept, refused = None, wave.kept, jnp.zeros(wave.tables.clients.steps.shape, bool)
+        h, source = _full_gradients(algorithm, problem, server, tables, key, options)
+        totals, new, refused = None, kept, jnp.zeros(tables.clients.steps.shape, bool)
         if not options.prime and algorithm.local_steps:
-            totals, kept, refused = _train(algorithm, source, server, h, wave, key, common.largest, options)
+            totals, new, refused = _train(algorithm, source, server, h, tables, kept, key, common.largest, options)
         server, report = _conclude(algorithm, server, h, totals, common, options)
-        return server, report, where(report.accepted, kept, wave.kept), refused
+        return server, _figures(report), where(report.accepted, new, kept), refused
 
     return _on_devices(options, inside, (algorithm, server, common), wave, (EVERYWHERE, EVERYWHERE, SPREAD, SPREAD))
 
@@ -190,10 +196,10 @@ def _whole_round(
 def _gradient_wave(
     algorithm: Algorithm, problem: LossProblem, server: Server, wave: Wave, common: Common, options: Options
 ) -> Gradients:
-    def inside(replicated: Any, wave: Wave) -> Any:
+    def inside(replicated: Any, tables: Tables, kept: Any) -> Any:
         algorithm, server, common = replicated
         key = jax.random.fold_in(common.key, common.round)
-        return (_full_gradients(algorithm, problem, server, wave.tables, key, options)[0],)
+        return (_full_gradients(algorithm, problem, server, tables, key, options)[0],)
 
     return _on_devices(options, inside, (algorithm, server, common), wave, (EVERYWHERE,))[0]
 
@@ -208,11 +214,11 @@ def _training_wave(
     common: Common,
     options: Options,
 ) -> Any:
-    def inside(replicated: Any, wave: Wave) -> Any:
+    def inside(replicated: Any, tables: Tables, kept: Any) -> Any:
         algorithm, server, h, common = replicated
         key = jax.random.fold_in(common.key, common.round)
         anchor = algorithm.anchor(algorithm.broadcast(server, h))
-        return _train(algorithm, Twice(problem, anchor), server, h, wave, key, common.largest, options)
+        return _train(algorithm, Twice(problem, anchor), server, h, tables, kept, key, common.largest, options)
 
     return _on_devices(options, inside, (algorithm, server, h, common), wave, (EVERYWHERE, SPREAD, SPREAD))
 
@@ -221,7 +227,8 @@ def _training_wave(
 def _server_step(
     algorithm: Algorithm, server: Server, h: Gradients, totals: Totals | None, common: Common, options: Options
 ) -> Any:
-    return _conclude(algorithm, server, h, totals, common, options)
+    server, report = _conclude(algorithm, server, h, totals, common, options)
+    return server, _figures(report)
 
 
 def _full_gradients(
@@ -253,13 +260,13 @@ def _train(
     source: Source,
     server: Server,
     h: Gradients,
-    wave: Wave,
+    tables: Tables,
+    kept: Any,
     key: jax.Array,
     largest: Any,
     options: Options,
 ) -> tuple[Totals, Any, jax.Array]:
     """Local steps of the device's clients, one client after another, then the sums over all devices."""
-    tables = wave.tables
     message = algorithm.broadcast(server, h)
     dtype = jax.tree.leaves(server.x)[0].dtype
     bound = _bound(server, largest)
@@ -267,28 +274,27 @@ def _train(
     def local(i: jax.Array) -> tuple[Reply, Watch]:
         own = jax.random.fold_in(key, tables.clients.index[i])
         examples = functools.partial(step_of, tables, own, tables.clients.first[i], model=server.x)
-        kept = jax.tree.map(lambda leaf: leaf[i], wave.kept)
+        own_kept = jax.tree.map(lambda leaf: leaf[i], kept)
         client = LaneClient(
-            source, examples, kept, tables.clients.steps[i], tables.clients.pick[i], options.drift, options.masked
+            source, examples, own_kept, tables.clients.steps[i], tables.clients.pick[i], options.drift, options.masked
         )
         return algorithm.local(message, client), client.watch or Watch.zero(dtype)
 
     def fold(i: jax.Array, carry: tuple[Totals, Any, jax.Array]) -> tuple[Totals, Any, jax.Array]:
-        totals, kept, refused = carry
+        totals, new, refused = carry
         reply, watch = local(i)
-        good = finite(reply) & (norm(Vector(reply.send)) <= bound)  # else it counts for nothing
-        reply, watch = where(good, (reply, watch), jax.tree.map(jnp.zeros_like, (reply, watch)))
-        w = jnp.where(good, tables.clients.weight[i].astype(dtype), 0)
-        totals = Totals(
-            send=jax.tree.map(lambda total, leaf: total + w * leaf, totals.send, reply.send),
-            add=jax.tree.map(jnp.add, totals.add, reply.add),
+        good = (norm(Vector(reply.send)) <= bound) & finite((reply.add, reply.keep))  # NaN has no length
+        w, counts = jnp.where(good, tables.clients.weight[i].astype(dtype), 0), good.astype(dtype)
+        totals = Totals(  # what has a weight of zero counts for nothing
+            send=Vector.pending([(1.0, totals.send), (w, reply.send)]).tree,
+            add=Vector.pending([(1.0, totals.add), (counts, reply.add)]).tree,
             weight=totals.weight + w,
-            watch=jax.tree.map(jnp.add, totals.watch, watch),
+            watch=Vector.pending([(1.0, totals.watch), (counts, watch)]).tree,
             steps=totals.steps + jnp.where(good, tables.clients.steps[i], 0),
             weighted_steps=totals.weighted_steps + w * tables.clients.steps[i],
         )
-        kept = jax.tree.map(lambda all_, leaf: all_.at[i].set(jnp.where(good, leaf, all_[i])), kept, reply.keep)
-        return totals, kept, refused.at[i].set(~good)
+        new = jax.tree.map(lambda all_, leaf: all_.at[i].set(jnp.where(good, leaf, all_[i])), new, reply.keep)
+        return totals, new, refused.at[i].set(~good)
 
     shapes = jax.eval_shape(local, jnp.zeros((), jnp.int32))[0]
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
@@ -296,8 +302,8 @@ def _train(
     totals = Totals(blank.send, blank.add, zero, Watch.zero(dtype), jnp.zeros((), jnp.int32), zero)
     refused = jnp.zeros(tables.clients.steps.shape, bool)
     limit = options.masked and tables.clients.steps.shape[0]
-    totals, kept, refused = loop(tables.client_count, limit, fold, (totals, wave.kept, refused))
-    return _sum(totals, options), kept, refused
+    totals, new, refused = loop(tables.client_count, limit, fold, (totals, kept, refused))
+    return _sum(totals, options), new, refused
 
 
 def _conclude(
@@ -322,6 +328,10 @@ def _conclude(
     none = jnp.full_like(zero, jnp.nan)
     lengths = (norm(h[0]) if h else none, none if deviation is None else norm(deviation), norm(new.x - server.x))
     return new, Report(accepted, loss, drift, *lengths)
+
+
+def _figures(report: Report) -> jax.Array:
+    return jnp.stack([jnp.asarray(figure, report.loss.dtype) for figure in report])
 
 
 def _bound(server: Server, largest: Any) -> jax.Array:

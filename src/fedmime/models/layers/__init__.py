@@ -20,5 +20,6 @@ from fedmime.models.layers.linear import OuterSum, dense, embedding, outer_sum
 from fedmime.models.layers.noise import dropout
 from fedmime.models.layers.pooling import max_pool2x2
 from fedmime.models.layers.recurrence import lstm
+from fedmime.rows import Rows
 
-__all__ = ["OuterSum", "conv2d", "dense", "dropout", "embedding", "lstm", "max_pool2x2", "outer_sum"]
+__all__ = ["OuterSum", "Rows", "conv2d", "dense", "dropout", "embedding", "lstm", "max_pool2x2", "outer_sum"]

@@ -11,6 +11,7 @@ from jax import lax
 
 from fedmime import native
 from fedmime.models.layers.bilinear import Pair, bilinear
+from fedmime.rows import Rows
 from fedmime.vector import Scalar, Unformed, weighted_sum
 
 
@@ -63,18 +64,35 @@ def outer_sum(d: jax.Array, a: jax.Array) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OuterSum(Unformed):
-    """The `outer_sum` of d and a, to be added to other arrays while it is computed."""
+    """The `outer_sum` of d and a, to be added to other arrays while it is computed; and of `more`, a d and its rows a.
+
+    Other arrays that were computed with the layer's weights are named in `after`, so that the weights can be written
+    over in place.
+    """
 
     d: jax.Array
     a: jax.Array
+    after: tuple[jax.Array, ...] = ()
+    more: tuple[jax.Array, Rows] | None = None
 
     def formed(self, scale: Scalar, terms: Sequence[tuple[Scalar, jax.Array]]) -> jax.Array:
         """One pass over the arrays, the sum of the products never stored by itself."""
-        d = jnp.asarray(scale, self.d.dtype) * self.d
-        if not terms or not native.adds_outer(d, self.a, [array for _, array in terms]):
-            return weighted_sum([*terms, (1.0, outer_sum(d, self.a))])
-        scales = jnp.stack([jnp.asarray(s, d.dtype) for s, _ in terms])
-        return native.outer_sum(d, self.a, scales, *(array for _, array in terms))
+        scale, arrays = jnp.asarray(scale, self.d.dtype), [array for _, array in terms]
+        if not arrays or not self._in_one_pass(arrays):
+            return weighted_sum([*terms, (1.0, self._alone(scale))])
+        scales = jnp.stack([jnp.asarray(s, self.d.dtype) for s, _ in terms])
+        more = () if self.more is None else (scale * self.more[0], self.more[1].table, self.more[1].places)
+        return native.add_outer(scale * self.d, self.a, scales, arrays, self.after, more)
+
+    def _in_one_pass(self, arrays: Sequence[jax.Array]) -> bool:
+        rows = None if self.more is None else self.more[1]
+        return native.adds_outer(self.d, self.a, arrays) and (rows is None or native.takes(rows.table, rows.places))
+
+    def _alone(self, scale: jax.Array) -> jax.Array:
+        d, a = self.d, self.a
+        if self.more is not None:
+            d, a = jnp.concatenate([d, self.more[0]]), jnp.concatenate([a, self.more[1].taken()])
+        return outer_sum(scale * d, a)
 
 
 def embedding(tokens: jax.Array, table: jax.Array) -> jax.Array:

@@ -1,0 +1,51 @@
+/* Sums over arrays as large as a model, each in one pass by the thread that asks: XLA would share such a pass with
+   threads that are busy with another device. */
+#include "vectors.h"
+
+enum { MOST = 16, SPAN = 4 * LANES };
+
+/* A few vectors of the result. The first array comes last, so that small numbers meet before they meet a large one. */
+INLINE void add_up(int width, int64_t count, const float *scales, const float *const *arrays, int64_t i, float *to) {
+    vec sums[4] = {};
+    for (int64_t t = count; t--;)
+        UNROLL for (int v = 0; v < width; v++) sums[v] += scales[t] * load(arrays[t] + i + v * LANES);
+    UNROLL for (int v = 0; v < width; v++) store(to + i + v * LANES, sums[v]);
+}
+
+/* args: scales [count], then arrays of one size, of which the first may be the result; rets: the arrays times their
+   scales, added up. What a scale of zero belongs to is not even read, so it may be NaN. */
+XLA_FFI_Error *fedmime_weighted_sum(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    const float *given = argument(frame, 0)->data, *arrays[MOST];
+    float *to = result(frame, 0)->data, scales[MOST];
+    int64_t size = elements(result(frame, 0)), count = 0, i = 0;
+    for (int64_t t = 0; t + 1 < frame->args.size; t++) {
+        if (given[t] == 0) continue;
+        scales[count] = given[t];
+        arrays[count++] = argument(frame, t + 1)->data;
+    }
+    for (; i + SPAN <= size; i += SPAN) add_up(4, count, scales, arrays, i, to);
+    for (; i + LANES <= size; i += LANES) add_up(1, count, scales, arrays, i, to);
+    for (; i < size; i++) {
+        float sum = 0;
+        for (int64_t t = count; t--;) sum += scales[t] * arrays[t][i];
+        to[i] = sum;
+    }
+    return NULL;
+}
+
+/* args: two arrays of one size; rets: their inner product []. */
+XLA_FFI_Error *fedmime_dot(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    const float *a = argument(frame, 0)->data, *b = argument(frame, 1)->data;
+    int64_t size = elements(argument(frame, 0)), i = 0;
+    vec sums[4] = {};
+    for (; i + SPAN <= size; i += SPAN)
+        UNROLL for (int v = 0; v < 4; v++) sums[v] += load(a + i + v * LANES) * load(b + i + v * LANES);
+    vec all_sums = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    float sum = 0;
+    for (int v = 0; v < LANES; v++) sum += all_sums[v];
+    for (; i < size; i++) sum += a[i] * b[i];
+    *(float *)result(frame, 0)->data = sum;
+    return NULL;
+}
