@@ -67,6 +67,32 @@ def test_exact(name, dtype):
     assert all(leaf.dtype == dtype for leaf in jax.tree.leaves(ours))
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_mini_batch_kept_as_a_whole(dtype):
+    problem = PROBLEMS["cnn"]
+    assert problem.factors is not None
+    factors, batch = problem.factors, plain.images(6, IMAGE, 5, dtype)
+    x, y = (plain.cast(plain.start(problem, seed), dtype) for seed in (1, 2))
+    weights = jnp.asarray([0.3, 0.1, 0.0, 0.5, 0.1, 0.0], dtype)
+
+    def difference(kept):
+        return formed(factors.grad_difference(y, batch, all_rows(kept), weights, 0.7, KEY)[1])
+
+    @plain.jit
+    def run(x):
+        losses, whole = factors.record_batch(x, batch, weights, KEY)
+        losses_each, each = factors.record(x, batch, KEY)
+        return [
+            (losses_, formed(factors.mean_grad(kept, batch, weights)), difference(kept))
+            for losses_, kept in ((losses, whole), (losses_each, each))
+        ]
+
+    ours, exact = run(x)
+    assert plain.distance(ours, exact) < {"float64": 1e-12, "float32": 2e-5}[dtype]
+    kept = jax.eval_shape(factors.record_batch, x, batch, weights, KEY)[1]
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(kept.kernels)} == {1}
+
+
 @pytest.mark.parametrize("name", ["logistic", "mlp"])
 def test_difference_at_x_itself_is_zero(name):
     problem = PROBLEMS[name]

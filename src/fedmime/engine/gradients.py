@@ -43,6 +43,8 @@ class FactorRules(Protocol):
     def mean_grad(self) -> Callable[..., Any]: ...
     @property
     def grad_difference(self) -> Callable[..., tuple[jax.Array, Any]]: ...
+    @property
+    def record_batch(self) -> Callable[..., tuple[jax.Array, Any]] | None: ...
 
 
 class LossProblem(Protocol):
@@ -110,13 +112,20 @@ class FromFactors(NamedTuple):
     """One gradient for each step, whose products also carry the anchor's factors."""
 
     problem: LossProblem
-    kept: Any  # [examples, ...] of the device's pool
+    kept: Any  # [examples of the device's pool, ...], or some rows for each of its steps
+    steps: int | None = None  # for how many
 
     def __call__(self, y: Vector, examples: Examples, control: Any) -> tuple[jax.Array, Vector]:
         if _nothing(control):
             return loss_and_grad(self.problem, y, examples)
-        rows = jax.tree.map(lambda leaf: Rows(leaf, examples.rows), self.kept)
+        rows = jax.tree.map(lambda leaf: Rows(leaf, self._places(leaf, examples)), self.kept)
         return loss_and_grad(self.problem, y, examples, rows, control)
+
+    def _places(self, leaf: jax.Array, examples: Examples) -> jax.Array:
+        if self.steps is None:
+            return examples.rows
+        rows = len(leaf) // self.steps
+        return examples.step * rows + jnp.arange(rows, dtype=jnp.int32)
 
 
 class FromCache(NamedTuple):
@@ -177,26 +186,62 @@ def full_gradient_by_steps(
     problem: LossProblem, point: Vector, tables: Tables, key: jax.Array, masked: int | None, keep: bool
 ) -> tuple[Vector, FromCache | None]:
     """The same from the clients' own mini-batches, each of which is taken once; `keep` the gradient of each."""
-    slots = tables.counts.shape[0]
-    blank = _tables(point, lambda leaf: (slots, *leaf.shape)) if keep else None
 
-    def client(i: jax.Array, carry: tuple[Vector, Vector | None]) -> tuple[Vector, Vector | None]:
+    def gradient(examples: Examples) -> tuple[Vector, Any]:
+        grad = loss_and_grad(problem, point, examples)[1]
+        return grad, grad.map(lambda leaf: leaf[None]).tree if keep else ()
+
+    total, kept = _by_steps(gradient, point, tables, key, masked)
+    return total, FromCache(problem, kept) if keep else None
+
+
+def full_gradient_with_step_factors(
+    problem: LossProblem, point: Vector, tables: Tables, key: jax.Array, masked: int | None
+) -> tuple[Vector, FromFactors]:
+    """The same, keeping the factors of each mini-batch."""
+    rules = problem.factors
+    assert rules is not None
+    assert rules.record_batch is not None
+    record_batch = rules.record_batch
+
+    def gradient(examples: Examples) -> tuple[Vector, Any]:
+        _, kept = record_batch(point.tree, examples.fields, examples.weights, examples.key)
+        return Vector.pending([(1.0, rules.mean_grad(kept, examples.fields, examples.weights))]), kept
+
+    total, kept = _by_steps(gradient, point, tables, key, masked)
+    return total, FromFactors(problem, kept, tables.counts.shape[0])
+
+
+def _by_steps(
+    gradient: Callable[[Examples], tuple[Vector, Any]],
+    point: Vector,
+    tables: Tables,
+    key: jax.Array,
+    masked: int | None,
+) -> tuple[Vector, Any]:
+    """The clients' gradients as sums over their mini-batches, and what is kept of each: some rows of every leaf."""
+    slots = tables.counts.shape[0]
+    first_step = jnp.zeros((), jnp.int32)
+    shapes = jax.eval_shape(lambda: gradient(step_of(tables, key, first_step, first_step, point))[1])
+    blank = _tables(shapes, lambda leaf: (slots * leaf.shape[0], *leaf.shape[1:]))
+
+    def client(i: jax.Array, carry: tuple[Vector, Any]) -> tuple[Vector, Any]:
         first, own = tables.clients.first[i], jax.random.fold_in(key, tables.clients.index[i])
 
-        def add(k: jax.Array, carry: tuple[Vector, Vector | None]) -> tuple[Vector, Vector | None]:
+        def add(k: jax.Array, carry: tuple[Vector, Any]) -> tuple[Vector, Any]:
             total, kept = carry
             examples = step_of(tables, own, first, k, point)
-            grad = loss_and_grad(problem, point, examples)[1]
+            grad, fresh = gradient(examples)
             share = tables.probe_weights[examples.rows[0]] * tables.counts[first + k]
-            if kept is not None:
-                kept = kept.map(lambda all_, new: lax.dynamic_update_index_in_dim(all_, new, first + k, 0), grad)
+            kept = jax.tree.map(
+                lambda all_, new: lax.dynamic_update_slice_in_dim(all_, new, (first + k) * len(new), 0), kept, fresh
+            )
             return total + share * grad, kept
 
         return loop(tables.clients.steps[i], masked, add, carry)
 
     limit = masked and tables.clients.steps.shape[0]
-    total, kept = loop(tables.client_count, limit, client, (point.map(jnp.zeros_like), blank))
-    return total, None if kept is None else FromCache(problem, kept.tree)
+    return loop(tables.client_count, limit, client, (point.map(jnp.zeros_like), blank))
 
 
 def _tables(like: T, shape: Callable[[Any], tuple[int, ...]]) -> T:

@@ -21,7 +21,7 @@ CONVOLUTIONS = ("conv0", "conv1")
 
 
 class CnnFactors(NamedTuple):
-    """Kernel gradients per example, the flattened output of the convolutions, and the factors of the dense layers."""
+    """Kernel gradients per example, or of a whole mini-batch, and the dense layers' first input and factors."""
 
     kernels: Params
     a: Any
@@ -43,28 +43,42 @@ def cnn_factors() -> Factors:
         }
         return losses, CnnFactors(kernels, a, dense)
 
+    def record_batch(x: Params, batch: Batch, weights: jax.Array, key: jax.Array) -> tuple[jax.Array, CnnFactors]:
+        images = batch["x"].astype(x["conv0"]["w"].dtype)
+        kernels = {name: x[name] for name in CONVOLUTIONS}
+        a, pull, _ = jax.vjp(lambda kernels: _convolutions(kernels, images, None), kernels, has_aux=True)
+        losses, dense = dense_record([x["dense0"], x["dense1"]], a, batch["y"])
+        (grads,) = pull(scaled(dense.d[0], weights) @ x["dense0"]["w"])
+        return losses, CnnFactors(jax.tree.map(lambda grad: grad[None], grads), a, dense)
+
     def mean_grad(kept: CnnFactors, batch: Batch, weights: jax.Array) -> Params:
-        return _weighted(kept.kernels, weights) | _named(dense_grads(kept.a, kept.dense, weights))
+        below = kept.kernels["conv1"]["b"]  # computed with the weights of dense0
+        kernels = jax.tree.map(lambda each: jnp.tensordot(_shares(each, weights), each, axes=1), kept.kernels)
+        return kernels | _named(dense_grads(kept.a, kept.dense, weights, below))
 
     def grad_difference(
         y: Params, batch: Batch, kept: CnnFactors | None, weights: jax.Array, scale: Any, key: jax.Array
     ) -> tuple[jax.Array, Params]:
-        images = batch["x"].astype(y["conv0"]["w"].dtype)
-        kernels = {name: y[name] for name in CONVOLUTIONS}
-        a, pull, _ = jax.vjp(lambda kernels: _convolutions(kernels, images, None), kernels, has_aux=True)
-        losses, new = dense_record([y["dense0"], y["dense1"]], a, batch["y"])
-        below = scaled(new.d[0], weights) @ y["dense0"]["w"]
-        (grads,) = pull(below)
+        losses, new = record_batch(y, batch, weights, key)
         if kept is None:
-            return losses, grads | _named(dense_grads(a, new, weights, below))
-        scale = jnp.asarray(scale, images.dtype)
-        shares = scale * weights.astype(scale.dtype)
-        at_x = jax.tree.map(lambda rows: rows.weighted(shares), kept.kernels)
-        pairs = zip((a, *new.a), new.d, (kept.a, *kept.dense.a), kept.dense.d, (below, new.d[0]), strict=True)
-        dense = [joint_grad(*pair, weights=weights, scale=scale) for pair in pairs]
-        return losses, jax.tree.map(jnp.subtract, grads, at_x) | _named(dense)
+            return losses, mean_grad(new, batch, weights)
+        scale, below = jnp.asarray(scale, losses.dtype), new.kernels["conv1"]["b"]
+        kernels = jax.tree.map(
+            lambda at_y, at_x: at_y[0] - at_x.weighted(scale * _shares(at_x.places, weights)), new.kernels, kept.kernels
+        )
+        pairs = zip((new.a, *new.dense.a), new.dense.d, (kept.a, *kept.dense.a), kept.dense.d, strict=True)
+        dense = [
+            joint_grad(*pair, before, weights=weights, scale=scale)
+            for pair, before in zip(pairs, (below, new.dense.d[0]), strict=True)
+        ]
+        return losses, kernels | _named(dense)
 
-    return Factors(record, mean_grad, grad_difference)
+    return Factors(record, mean_grad, grad_difference, record_batch)
+
+
+def _shares(rows: jax.Array, weights: jax.Array) -> jax.Array:
+    """The weights of rows that are examples, or of the one row that is their weighted sum already."""
+    return weights if len(rows) == len(weights) else jnp.ones(1, weights.dtype)
 
 
 def _convolutions(params: Params, images: jax.Array, shifts: Params | None) -> tuple[jax.Array, jax.Array]:
@@ -89,7 +103,3 @@ def _zero_shifts(params: Params, images: jax.Array) -> Params:
 
 def _named(dense: Sequence[Params]) -> Params:
     return {f"dense{i}": layer for i, layer in enumerate(dense)}
-
-
-def _weighted(per_example: Params, weights: jax.Array) -> Params:
-    return jax.tree.map(lambda g: jnp.tensordot(weights.astype(g.dtype), g, axes=1), per_example)

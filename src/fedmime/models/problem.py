@@ -33,6 +33,8 @@ class Factors:
     `grad_difference(y, batch, kept, weights, scale, key) -> (losses at y, grads)`:
     $\sum_j w_j\,(g_j(y) - s\, g_j(x))$, formed in one product per layer; without `kept` (None) the gradient at y alone.
     Leaves of this `kept` are `layers.Rows`, the batch's rows of what was recorded.
+    `record_batch(x, batch, weights, key)`, where there is one, keeps less where mini-batches are known beforehand: a
+    leaf may have one row, the weighted sum over the mini-batch, instead of a row for each example.
     The weights already hold the padding mask and the 1/count of a mean. Leaves of a gradient are arrays, or
     `layers.OuterSum` where a step had better add the gradient of a dense layer to y while computing it.
     """
@@ -40,6 +42,7 @@ class Factors:
     record: Callable[[Params, Batch, jax.Array], tuple[jax.Array, Any]]
     mean_grad: Callable[[Any, Batch, jax.Array], Params]
     grad_difference: Callable[[Params, Batch, Any, jax.Array, Any, jax.Array], tuple[jax.Array, Params]]
+    record_batch: Callable[[Params, Batch, jax.Array, jax.Array], tuple[jax.Array, Any]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

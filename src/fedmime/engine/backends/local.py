@@ -27,6 +27,7 @@ from fedmime.engine.gradients import (
     full_gradient,
     full_gradient_by_steps,
     full_gradient_with_factors,
+    full_gradient_with_step_factors,
     loop,
     step_of,
 )
@@ -64,7 +65,7 @@ class Options(NamedTuple):
     random: bool  # whether the loss draws random numbers
     lanes: int  # clients side by side on each device
     masked: int | None  # None: loops take as many trips as there are; else the longest client's, the rest masked
-    control: str  # how a local step finds its gradient at the anchor: "twice", "factors" or "cache"
+    control: str  # how a local step finds its gradient at the anchor: "twice", "factors", "step factors" or "cache"
     donate: bool = False  # whether the new server state may take the memory of the old one, which is then gone
 
 
@@ -245,6 +246,8 @@ def _full_gradients(
         anchored = anchor is point
         if anchored and options.control == "factors":
             part, source = full_gradient_with_factors(problem, point, tables, key, options.chunk, options.masked)
+        elif anchored and options.control == "step factors":
+            part, source = full_gradient_with_step_factors(problem, point, tables, key, options.masked)
         elif options.control == "cache" and (anchored or (anchor is not None and options.random)):
             # with random numbers, gradients at all points draw those of the local steps, so that they can be compared
             part, cached = full_gradient_by_steps(problem, point, tables, key, options.masked, keep=anchored)
