@@ -45,7 +45,7 @@ def test_formed_late_is_formed_right(step, size, dtype):
     x, m, c, late = _parts(size, dtype)
 
     def run(pend):
-        g, h = (Vector.pending([(1.0, tree)]) for tree in late)
+        g, h = (Vector.pending(tree) for tree in late)
         return STEPS[step](x, m, c, *((g, h) if pend else (Vector(g.tree), Vector(h.tree)))).tree
 
     ours, plain = run(True), run(False)
@@ -59,20 +59,32 @@ def test_a_pending_vector_is_a_vector():
     x, *_, late = _parts("large", "float32")
 
     def walk(x):
-        y = jax.lax.fori_loop(0, 3, lambda _, y: y - 0.1 * Vector.pending([(1.0, late[0])]), x)
-        moved = Vector.pending([(1.0, y.tree)]) - x
+        y = jax.lax.fori_loop(0, 3, lambda _, y: y - 0.1 * Vector.pending(late[0]), x)
+        moved = Vector.pending(y.tree) - x
         return where(norm(moved) > 0, moved, zeros(moved)), dot(moved, moved)
 
     moved, length = jax.jit(walk)(x)
-    g = Vector.pending([(1.0, late[0])])
+    g = Vector.pending(late[0])
     np.testing.assert_allclose(moved.tree["w"], -0.3 * g.tree["w"], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(length, 0.09 * dot(g, g), rtol=1e-5)
     assert g.tree is g.tree  # formed once
+
+
+def test_a_pending_vector_looked_at_in_a_branch_is_still_there_outside():
+    x, *_, late = _parts("small", "float64")
+
+    def walk(x):
+        g = Vector.pending(late[0])
+        length = jax.lax.cond(dot(x, x) > 0, lambda: dot(g, g), lambda: jnp.zeros(()))
+        return x - length * g
+
+    g = Vector(Vector.pending(late[0]).tree)
+    np.testing.assert_allclose(jax.jit(walk)(x).tree["w"], (x - dot(g, g) * g).tree["w"], rtol=1e-12)
 
 
 @pytest.mark.parametrize("size", SHAPES)
 def test_what_counts_nothing_may_be_nan(size):
     x = _parts(size, "float32")[0]
     spoilt = x.map(lambda leaf: leaf * jnp.nan)
-    total = Vector.pending([(1.0, x.tree), (jnp.zeros(()), spoilt.tree)])
+    total = x + jnp.zeros(()) * Vector.pending(spoilt.tree)
     np.testing.assert_array_equal(total.tree["w"], x.tree["w"])

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import get_opaque_trace_state
 
 from fedmime import native
 
@@ -36,26 +37,34 @@ class Vector:
     step `y - eta * (m + g)` then passes once over the weights, and the gradient g need not exist by itself.
     """
 
-    __slots__ = ("_parts", "_tree")
+    __slots__ = ("_parts", "_trace", "_tree")
 
     def __init__(self, tree: Tree) -> None:
         self._tree: Tree = tree
         self._parts: Parts = ()  # scales and trees whose sum is still to be formed
+        self._trace: Any = None  # where they were written down
 
     @classmethod
-    def pending(cls, parts: Parts) -> Self:
-        """The sum of trees times scalars, whose leaves are arrays or `Unformed`."""
+    def pending(cls, tree: Tree) -> Self:
+        """A tree whose leaves are arrays or `Unformed`, and whose sums and multiples are formed late."""
+        return cls._written([(1.0, tree)])
+
+    @classmethod
+    def _written(cls, parts: Parts) -> Self:
         vector = cls(None)
-        vector._parts = parts
+        vector._parts, vector._trace = parts, get_opaque_trace_state()
         return vector
 
     @property
     def tree(self) -> Tree:
         """The plain pytree of arrays."""
-        if self._parts:
-            scales, trees = zip(*self._parts, strict=True)
-            self._tree, self._parts = jax.tree.map(lambda *leaves: _form(scales, leaves), *trees), ()
-        return self._tree
+        if not self._parts:
+            return self._tree
+        scales, trees = zip(*self._parts, strict=True)
+        tree = jax.tree.map(lambda *leaves: _form(scales, leaves), *trees)
+        if self._trace == get_opaque_trace_state():  # arrays of an inner trace must not be used outside
+            self._tree, self._parts = tree, ()
+        return tree
 
     def tree_flatten(self) -> tuple[tuple[Tree], None]:
         return (self.tree,), None
@@ -80,22 +89,22 @@ class Vector:
 
     def __add__(self, other: Vector | Scalar) -> Vector:
         if isinstance(other, Vector) and (self._parts or other._parts):
-            return Vector.pending([*self._scaled(1.0), *other._scaled(1.0)])
+            return Vector._written([*self._scaled(1.0), *other._scaled(1.0)])
         return self._combine(lambda a, b: a + b, other)
 
     def __sub__(self, other: Vector | Scalar) -> Vector:
         if isinstance(other, Vector) and (self._parts or other._parts):
-            return Vector.pending([*self._scaled(1.0), *other._scaled(-1.0)])
+            return Vector._written([*self._scaled(1.0), *other._scaled(-1.0)])
         return self._combine(lambda a, b: a - b, other)
 
     def __mul__(self, other: Vector | Scalar) -> Vector:
         if self._parts and not isinstance(other, Vector):
-            return Vector.pending(self._scaled(other))
+            return Vector._written(self._scaled(other))
         return self._combine(lambda a, b: a * b, other)
 
     def __truediv__(self, other: Vector | Scalar) -> Vector:
         if self._parts and not isinstance(other, Vector):
-            return Vector.pending(self._scaled(1 / other))
+            return Vector._written(self._scaled(1 / other))
         return self._combine(lambda a, b: a / b, other)
 
     def __neg__(self) -> Vector:
@@ -124,11 +133,11 @@ def _form(scales: Sequence[Scalar], leaves: Sequence[Any]) -> jax.Array:
 
 
 def weighted_sum(terms: Sequence[tuple[Scalar, jax.Array]]) -> jax.Array:
-    """Arrays times scalars, added up. What a scalar of zero belongs to does not count, be it NaN."""
+    """Arrays times scalars, added up. An array whose scalar is zero does not count, be it NaN."""
     scales, arrays = zip(*terms, strict=True)
     if len(arrays) > 1 and native.sums(*arrays):
         return native.weighted_sum(jnp.stack([jnp.asarray(s, jnp.float32) for s in scales]), *arrays)
-    first, *others = (a if isinstance(s, float) and s == 1.0 else _product(s, a) for s, a in terms)
+    first, *others = (a if _one(s) else _product(s, a) for s, a in terms)
     return sum(others, start=first)
 
 
@@ -163,7 +172,7 @@ def at_least(v: Vector, floor: Scalar) -> Vector:
 
 def dot(a: Vector, b: Vector) -> jax.Array:
     """The inner product, over all leaves."""
-    products = jax.tree.leaves(a.map(lambda p, q: native.dot(p, q) if native.sums(p, q) else jnp.sum(p * q), b))
+    products = jax.tree.leaves(a.map(lambda p, q: jnp.sum(p * q), b))
     return jnp.sum(jnp.stack(products)) if products else jnp.zeros(())
 
 

@@ -36,6 +36,10 @@ MODELS: dict[str, tuple[Any, Any]] = {
     "char_lstm": (fm.models.char_lstm(TOKENS, 3, 4, 2), _text),
     "word_lstm": (fm.models.word_lstm(TOKENS, 3, 4), _text),
 }
+WIDE: dict[str, tuple[Any, Any]] = {  # wide enough for the kernels, and with factors
+    "wide mlp": (fm.models.mlp((8, 8, 1), 17, (40, 20)), _images),
+    "cnn without dropout": (fm.models.cnn((8, 8, 1), 17, 0.0), _images),
+}
 A, MOMENTUM = fm.algorithms, fm.optimizers.momentum(BETA)
 ALGORITHMS: dict[str, tuple[Any, Any]] = {
     "fedavg": (A.fedavg(ETA), lambda p, s: plain.fedavg(p, s, ETA)),
@@ -50,11 +54,11 @@ ROUNDS = 2
 
 def _population(model: str) -> Any:
     rng = np.random.default_rng(5)
-    return fm.data.from_arrays({f"c{i}": MODELS[model][1](n, rng) for i, n in enumerate((*SIZES, 5, 9))})
+    return fm.data.from_arrays({f"c{i}": (MODELS | WIDE)[model][1](n, rng) for i, n in enumerate((*SIZES, 5, 9))})
 
 
 def _plain(model: str, algorithm: str, epochs: int) -> Any:
-    problem = MODELS[model][0]
+    problem = (MODELS | WIDE)[model][0]
     x = problem.init(KEY)
     zero = jax.tree.map(jnp.zeros_like, x)
     state: dict[str, Any] = {"x": x, "m": zero, "old": x, "c": zero, "kept": {}}
@@ -71,7 +75,7 @@ def _schedule(epochs: int) -> Schedule:
 
 
 def _engine(model: str, algorithm: str, epochs: int, dtype: Any, layout: Layout) -> Any:
-    problem, chosen = MODELS[model][0], ALGORITHMS[algorithm][0]
+    problem, chosen = (MODELS | WIDE)[model][0], ALGORITHMS[algorithm][0]
     state = chosen.init(jax.tree.map(lambda a: a.astype(dtype), problem.init(KEY)))
     for t in range(ROUNDS):
         cohort = _schedule(epochs).cohort(chosen, _population(model), t)
@@ -104,6 +108,28 @@ def test_agrees_with_a_plain_loop(model: str, algorithm: str, fact) -> None:
 def test_several_epochs_of_mime_agree_with_a_plain_loop(model: str) -> None:
     expected = _plain(model, "mime", 2)
     assert _error(_engine(model, "mime", 2, jnp.float64, Layout(2, MODELS[model][0].chunk)), expected) <= 1e-10
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "epochs"),
+    [("fedavg", 1), ("mime_lite", 2), ("mime", 1), ("mime", 2), ("mime_mvr", 1), ("scaffold", 1)],
+)
+@pytest.mark.parametrize("model", WIDE)
+def test_models_with_factors_agree_with_a_plain_loop(model: str, algorithm: str, epochs: int, fact) -> None:
+    expected = _plain(model, algorithm, epochs)
+    error = _error(_engine(model, algorithm, epochs, jnp.float32, Layout(2, 7)), expected)
+    fact("models with factors against a plain loop, relative error in float32", error)
+    assert error <= 5e-5
+    if algorithm == "mime":
+        assert _error(_engine(model, algorithm, epochs, jnp.float64, Layout(2, 7)), expected) <= 1e-10
+
+
+@pytest.mark.parametrize("layout", [Layout(1, 1), Layout(2, 256, lanes=2)], ids=["chunks of one", "two lanes"])
+@pytest.mark.parametrize("algorithm", ["mime_lite", "mime"])
+@pytest.mark.parametrize("model", WIDE)
+def test_factors_on_other_layouts(model: str, algorithm: str, layout: Layout) -> None:
+    expected = _plain(model, algorithm, 1)
+    assert _error(_engine(model, algorithm, 1, jnp.float32, layout), expected) <= 5e-5
 
 
 @pytest.mark.parametrize("algorithm", ["mime", "scaffold"])

@@ -26,7 +26,7 @@ def all_rows(kept):
 
 def formed(grads):
     """A gradient whose leaves are all arrays."""
-    return Vector.pending([(1.0, grads)]).tree
+    return Vector.pending(grads).tree
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

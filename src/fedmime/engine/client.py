@@ -69,8 +69,10 @@ class LaneClient:
 
 def _later(carry: Any) -> Any:
     """The same, with a y that is not used yet: what is to be made of it, y - x, is formed in one go."""
-    y = Vector.pending([(1.0, _point(carry).tree)])
-    return y if isinstance(carry, Vector) else (y, *carry[1:])
+    y = Vector.pending(_point(carry).tree)
+    if isinstance(carry, Vector):
+        return y
+    return carry._replace(**{carry._fields[0]: y}) if hasattr(carry, "_fields") else type(carry)([y, *carry[1:]])
 
 
 def _point(carry: Any) -> Vector:

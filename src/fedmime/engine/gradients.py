@@ -1,8 +1,9 @@
 """Where gradients come from: the cohort's full gradients, and a local step's gradient with its control variate.
 
 A step of Mime needs the gradient of its mini-batch at y and at the anchor x. The second can be computed (`Twice`), put
-together from what the full gradient at x kept of every example (`FromFactors`), or looked up, where every mini-batch
-is taken once and its gradient at x is part of the full gradient anyway (`FromCache`). Algorithms do not see which.
+together from what the full gradient at x kept of every example or mini-batch (`FromFactors`), or looked up, where every
+mini-batch is taken once and its gradient at x is part of the full gradient anyway (`FromCache`). Algorithms do not see
+which.
 """
 
 from __future__ import annotations
@@ -88,10 +89,10 @@ def loss_and_grad(
     """The loss at y, and the gradient there minus `control` times the one of which the factors were kept."""
     if problem.factors is None:
         loss, grad = jax.value_and_grad(weighted_loss, argnums=1)(problem, y.tree, examples)
-        return loss, Vector.pending([(1.0, grad)])
+        return loss, Vector.pending(grad)
     fields, weights, key = examples.fields, examples.weights, examples.key
     losses, grad = problem.factors.grad_difference(y.tree, fields, kept, weights, control, key)
-    return _total(losses, examples), Vector.pending([(1.0, grad)])
+    return _total(losses, examples), Vector.pending(grad)
 
 
 class Twice(NamedTuple):
@@ -171,7 +172,7 @@ def full_gradient_with_factors(
         total, kept = carry
         examples = chunk_of(tables, key, i, chunk)
         _, fresh = rules.record(point.tree, examples.fields, examples.key)
-        total = total + Vector.pending([(1.0, rules.mean_grad(fresh, examples.fields, examples.weights))])
+        total = total + Vector.pending(rules.mean_grad(fresh, examples.fields, examples.weights))
         start = tables.chunks.start[i]
         kept = jax.tree.map(lambda all_, new: lax.dynamic_update_slice_in_dim(all_, new, start, 0), kept, fresh)
         return total, kept
@@ -206,7 +207,7 @@ def full_gradient_with_step_factors(
 
     def gradient(examples: Examples) -> tuple[Vector, Any]:
         _, kept = record_batch(point.tree, examples.fields, examples.weights, examples.key)
-        return Vector.pending([(1.0, rules.mean_grad(kept, examples.fields, examples.weights))]), kept
+        return Vector.pending(rules.mean_grad(kept, examples.fields, examples.weights)), kept
 
     total, kept = _by_steps(gradient, point, tables, key, masked)
     return total, FromFactors(problem, kept, tables.counts.shape[0])

@@ -13,7 +13,7 @@ from fedmime.algorithms.algorithm import params
 from fedmime.engine import Gate, Info, Participation, identity
 from fedmime.engine.evaluate import evaluate
 from fedmime.engine.intake import Intake
-from fedmime.engine.round import Ready, assemble, default_layout, owned, run_ready, shapes
+from fedmime.engine.round import Ready, assemble, default_layout, owned, placed, run_ready, shapes
 from fedmime.engine.schedule import Schedule
 from fedmime.engine.simulate import ahead, reserve
 from fedmime.errors import ConfigError, Stopped
@@ -60,6 +60,8 @@ class Lockstep:
         for trial, algorithm in zip(self.trials, self._algorithms, strict=True):
             start = owned(algorithm.init(model), None)
             self._shelf.load(trial, start, jax.tree.map(np.asarray, algorithm.remember(start.server.x)))
+            assert trial.state is not None
+            trial.state = placed(trial.state, None)
 
     def advance(self, chosen: Sequence[Trial], until: int, on_round: Callable[[], None]) -> None:
         """Run trials until so many rounds are done; those that diverge stop. `on_round` is called for each round."""

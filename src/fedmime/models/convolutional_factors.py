@@ -1,7 +1,8 @@
 r"""What rebuilds an example's gradient of the CNN without dropout.
 
 For the dense layers their factors, as in `factors.py`. A convolution shares its small kernel between hundreds of
-positions, so there the example's own kernel gradient is smaller than its factors, and is kept instead (18,816 numbers).
+positions, so there the example's own kernel gradient is smaller than its factors, and is kept instead (18,816 numbers):
+one for each example, or one for each mini-batch where those are known beforehand.
 """
 
 from __future__ import annotations
@@ -53,16 +54,18 @@ def cnn_factors() -> Factors:
 
     def mean_grad(kept: CnnFactors, batch: Batch, weights: jax.Array) -> Params:
         below = kept.kernels["conv1"]["b"]  # computed with the weights of dense0
-        kernels = jax.tree.map(lambda each: jnp.tensordot(_shares(each, weights), each, axes=1), kept.kernels)
+        shares = jax.tree.map(lambda each: _shares(each, weights).astype(each.dtype), kept.kernels)
+        kernels = jax.tree.map(lambda share, each: jnp.tensordot(share, each, axes=1), shares, kept.kernels)
         return kernels | _named(dense_grads(kept.a, kept.dense, weights, below))
 
     def grad_difference(
         y: Params, batch: Batch, kept: CnnFactors | None, weights: jax.Array, scale: Any, key: jax.Array
     ) -> tuple[jax.Array, Params]:
         losses, new = record_batch(y, batch, weights, key)
-        if kept is None:
-            return losses, mean_grad(new, batch, weights)
         scale, below = jnp.asarray(scale, losses.dtype), new.kernels["conv1"]["b"]
+        if kept is None:
+            grads = jax.tree.map(lambda grad: grad[0], new.kernels)
+            return losses, grads | _named(dense_grads(new.a, new.dense, weights, below))
         kernels = jax.tree.map(
             lambda at_y, at_x: at_y[0] - at_x.weighted(scale * _shares(at_x.places, weights)), new.kernels, kept.kernels
         )
@@ -77,7 +80,10 @@ def cnn_factors() -> Factors:
 
 
 def _shares(rows: jax.Array, weights: jax.Array) -> jax.Array:
-    """The weights of rows that are examples, or of the one row that is their weighted sum already."""
+    """The weights of rows that are examples, or of the one row that is their weighted sum already.
+
+    A mini-batch of one example is both, and its weight is one.
+    """
     return weights if len(rows) == len(weights) else jnp.ones(1, weights.dtype)
 
 

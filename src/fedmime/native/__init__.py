@@ -1,4 +1,5 @@
-"""Kernels in C for what XLA runs slowly on a CPU: convolutions, two products of dense layers, the LSTM's recurrence.
+"""Kernels in C for what XLA runs slowly on a CPU: convolutions, two products of dense layers, the LSTM's recurrence,
+sums over arrays as large as a model, rows of tables.
 
 They are compiled for the machine at hand when they are first needed, and kept in the user's cache. Without a C
 compiler, on other devices, for other numbers than float32, or with `FEDMIME_NATIVE=0`, layers run on XLA alone.

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from fedmime.native.library import ready, target
 
 Padding = tuple[tuple[int, int], tuple[int, int]]
-MULTIPLE = 16  # of output channels: whole vectors on any CPU
+More = tuple[jax.Array, jax.Array, jax.Array]  # a d, and the table and the places whose rows are its a
+MULTIPLE = 16  # of output channels, and the least width of dense layers: whole vectors on any CPU
 ARRAYS = 16  # that can be added up
 MANY = 1 << 14  # entries from which on the kernels add up the faster
 TERMS = 4  # that can be added to a sum of outer products
@@ -54,9 +55,13 @@ def multiplies(x: jax.Array, w: jax.Array) -> bool:
     return x.shape[1] == w.shape[1] and _few(x.shape[0], *w.shape) and usable(x, w)
 
 
-def adds_outer(d: jax.Array, a: jax.Array, terms: Sequence[jax.Array] = ()) -> bool:
-    """Whether the kernels can and should add up outer products of rows, and terms with them."""
+def adds_outer(d: jax.Array, a: jax.Array, terms: Sequence[jax.Array] = (), more: More | tuple[()] = ()) -> bool:
+    """Whether the kernels can and should add up outer products of rows, terms and more products with them."""
     fits = d.shape[0] == a.shape[0] and all(t.shape == (d.shape[1], a.shape[1]) for t in terms)
+    if more:
+        other, table, places = more
+        fits = fits and other.shape == (*places.shape, d.shape[1]) and table.shape[1:] == a.shape[1:]
+        fits = fits and takes(table, places) and usable(other)
     return fits and len(terms) <= TERMS and _few(d.shape[0], d.shape[1], a.shape[1]) and usable(d, a, *terms)
 
 
@@ -80,7 +85,7 @@ def takes(table: jax.Array, places: jax.Array) -> bool:
 
 def weighted_rows(table: jax.Array, places: jax.Array, weights: jax.Array) -> jax.Array:
     """The rows that `take` would give, times their weights [m], added up."""
-    if not takes(table, places) or not usable(weights):
+    if not takes(table, places) or weights.shape != places.shape or not usable(weights):
         return jnp.tensordot(weights, table[places], axes=1)
     total = _call("weighted_rows", [(math.prod(table.shape[1:]),)])(table.reshape(table.shape[0], -1), places, weights)
     return total[0].reshape(table.shape[1:])
@@ -110,12 +115,12 @@ def add_outer(
     scales: jax.Array,
     terms: Sequence[jax.Array],
     after: Sequence[jax.Array] = (),
-    more: tuple[jax.Array, jax.Array, jax.Array] | tuple[()] = (),
+    more: More | tuple[()] = (),
 ) -> jax.Array:
     """The same plus terms [out, in], each times its scale; the result takes the memory of the first.
 
     XLA copies that term if it may have to be read once more. It need not be for what was computed before: arrays
-    `after` which this comes. `more`: another d, and the table and the places whose rows are its a.
+    `after` which this comes.
     """
     name = "outer_sum_of_rows" if more else "outer_sum"
     return _call(name, [terms[0].shape], {len(more) + 3: 0})(*more, d, a, scales, *terms, *after)[0]

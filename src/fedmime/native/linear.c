@@ -4,10 +4,10 @@
 
 enum { MOST_TERMS = 4 };
 
-/* Arrays [out, in] to which a sum of outer products is added, each times a number. */
+/* Arrays [out, in] to which a sum of outer products is added, each times a number that is not zero. */
 typedef struct {
     int64_t count;
-    const float *scales;
+    float scales[MOST_TERMS];
     const float *arrays[MOST_TERMS];
 } terms;
 
@@ -19,8 +19,9 @@ typedef struct {
 } more_rows;
 
 /* A few rows of the result, some columns: to[r][...] = terms + sum over k of a[k][r] * b[k][...], from row r0 and
-   column c of the result on. Of a vector that overlaps the one before it only the last `fresh` columns are stored: the result may take
-   the place of a term. The first term comes last, so that small numbers meet before they meet a model's weights. */
+   column c of the result on. Of a vector that overlaps the one before it only the last `fresh` columns are stored: the
+   result may take the place of a term. The first term comes last, so that small numbers meet before they meet a
+   model's weights. */
 INLINE void outer(int rows, int width, int64_t depth, const float *a, int64_t out, const float *b, int64_t in,
                   const more_rows *more, const terms *plus, float *to, int64_t r0, int64_t c, int64_t fresh) {
     int64_t place = r0 * in + c;
@@ -59,9 +60,12 @@ static void outer_sum(XLA_FFI_CallFrame *frame, int first, const more_rows *more
     int64_t n = argument(frame, first)->dims[0], out = result(frame, 0)->dims[0], in = result(frame, 0)->dims[1];
     terms plus = {0};
     if (frame->args.size > first + 2) {
-        plus.count = argument(frame, first + 2)->dims[0];
-        plus.scales = argument(frame, first + 2)->data;
-        for (int64_t t = 0; t < plus.count; t++) plus.arrays[t] = argument(frame, first + 3 + t)->data;
+        const float *scales = argument(frame, first + 2)->data;
+        for (int64_t t = 0; t < argument(frame, first + 2)->dims[0]; t++) {
+            if (scales[t] == 0) continue;
+            plus.scales[plus.count] = scales[t];
+            plus.arrays[plus.count++] = argument(frame, first + 3 + t)->data;
+        }
     }
     for (int64_t r = 0; r < out;) {
         int rows = next_rows(out - r, WIDEST);

@@ -5,7 +5,7 @@
 
 #include "vectors.h"
 
-/* rets: an array that holds anything. The system is asked for large pages: small ones would cost as much as the work. */
+/* rets: an array that holds anything. The system is asked for large pages: small ones cost more than the writing. */
 XLA_FFI_Error *fedmime_unfilled(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
 #ifdef MADV_HUGEPAGE

@@ -28,7 +28,8 @@ XLA_FFI_Error *fedmime_weighted_rows(XLA_FFI_CallFrame *frame) {
     const float *table = argument(frame, 0)->data, *weights = argument(frame, 2)->data;
     const int32_t *places = argument(frame, 1)->data;
     float *to = result(frame, 0)->data;
-    int64_t n = argument(frame, 0)->dims[0], width = argument(frame, 0)->dims[1], m = argument(frame, 1)->dims[0], c = 0;
+    int64_t n = argument(frame, 0)->dims[0], width = argument(frame, 0)->dims[1], m = argument(frame, 1)->dims[0];
+    int64_t c = 0;
     for (; c + 8 * LANES <= width; c += 8 * LANES) add_rows(8, m, table + c, places, n, width, weights, to + c);
     for (; c + LANES <= width; c += LANES) add_rows(1, m, table + c, places, n, width, weights, to + c);
     for (; c < width; c++) {

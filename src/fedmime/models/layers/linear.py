@@ -78,15 +78,11 @@ class OuterSum(Unformed):
     def formed(self, scale: Scalar, terms: Sequence[tuple[Scalar, jax.Array]]) -> jax.Array:
         """One pass over the arrays, the sum of the products never stored by itself."""
         scale, arrays = jnp.asarray(scale, self.d.dtype), [array for _, array in terms]
-        if not arrays or not self._in_one_pass(arrays):
+        more = () if self.more is None else (scale * self.more[0], self.more[1].table, self.more[1].places)
+        if not arrays or not native.adds_outer(self.d, self.a, arrays, more):
             return weighted_sum([*terms, (1.0, self._alone(scale))])
         scales = jnp.stack([jnp.asarray(s, self.d.dtype) for s, _ in terms])
-        more = () if self.more is None else (scale * self.more[0], self.more[1].table, self.more[1].places)
         return native.add_outer(scale * self.d, self.a, scales, arrays, self.after, more)
-
-    def _in_one_pass(self, arrays: Sequence[jax.Array]) -> bool:
-        rows = None if self.more is None else self.more[1]
-        return native.adds_outer(self.d, self.a, arrays) and (rows is None or native.takes(rows.table, rows.places))
 
     def _alone(self, scale: jax.Array) -> jax.Array:
         d, a = self.d, self.a
