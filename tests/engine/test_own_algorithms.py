@@ -1,0 +1,89 @@
+"""What algorithms of a user's own may carry through the local steps and answer."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedmime as fm
+from engine.setting import PROBLEM, close, columns, model
+from fedmime.algorithms import Algorithm, Client, Replies, Reply
+from fedmime.engine.intake import Intake
+from fedmime.engine.round import assemble, default_layout, placed, run_ready
+from fedmime.numbers import POSITIVE, Value, checked, number, recipe, static
+from fedmime.vector import Vector, zeros
+
+ETA = 0.1
+
+
+class Heavy(NamedTuple):
+    """A carry with names."""
+
+    y: Vector
+    m: Vector
+
+
+class State(NamedTuple):
+    """The server."""
+
+    x: Vector
+    clients: Any
+
+
+@recipe
+class HeavyBall(Algorithm):
+    """Local momentum; the server counts its clients."""
+
+    kind: str = static()
+    eta: Value = number(POSITIVE)
+
+    def start(self, x: Vector) -> State:
+        return State(x, jnp.zeros(()))
+
+    def local(self, message: Any, client: Client) -> Reply:
+        (x,) = message
+
+        def step(carry: Any, batch: Any) -> Any:
+            y, m = carry
+            m = 0.5 * m + client.grad(y, batch)
+            return make(y - self.eta * m, m)
+
+        make = {"named": Heavy, "list": lambda *parts: list(parts), "tuple": lambda *parts: parts}[self.kind]
+        carry = client.descend(step, make(x, zeros(x)))
+        assert type(carry) is type(make(x, x))
+        return Reply(send=carry[0] - x, add=1.0)
+
+    def server(self, server: State, h: Any, replies: Replies) -> State:
+        return State(server.x + replies.mean, server.clients + replies.total)
+
+
+def _cohort(*spoilt: int) -> fm.Cohort:
+    rng = np.random.default_rng(0)
+    clients = [{name: column[None] for name, column in columns(rng, 4).items()} for _ in range(3)]
+    for i in spoilt:
+        clients[i]["x"] = clients[i]["x"] * 1e200
+    return fm.Cohort.from_batches(clients)
+
+
+@pytest.mark.parametrize("kind", ["named", "list"])
+def test_carries_keep_their_kind_and_replies_may_be_numbers(kind: str) -> None:
+    states = [
+        fm.run_round(algorithm, PROBLEM, algorithm.init(model()), _cohort())[0]
+        for algorithm in (checked(HeavyBall(kind, ETA)), checked(HeavyBall("tuple", ETA)))
+    ]
+    assert states[0].server.clients == 3
+    close(fm.params(states[0]), fm.params(states[1]))
+
+
+def test_a_reply_without_bounds_is_refused_even_where_the_bound_is_infinite() -> None:
+    algorithm = fm.algorithms.fedavg(ETA)
+    state = algorithm.init(model())
+    layout = default_layout(PROBLEM, None)
+    options = {"devices": None, "drift": False, "layout": layout, "intake": Intake(PROBLEM.check)}
+    ready = assemble(algorithm, PROBLEM, state.server.x, 0, _cohort(1), None, largest=float("inf"), **options)
+    _, info = run_ready(ready, placed(state, None))
+    assert info.refused == (1,)
+    assert not info.abandoned
