@@ -174,18 +174,19 @@ def _added(d, a, y, more):
     return linear.OuterSum(d, a, (), more).formed(1.0, [(1.0, y)])
 
 
+PLACES = np.arange(3, dtype=np.int32)
 MISMATCHED = {
     "dense": (linear.dense, [(4, 20), (16, 24)]),
     "sum of outer products": (linear.outer_sum, [(8, 16), (3, 16)]),
     "more rows": (
-        lambda d, a, e, t, y: _added(d, a, y, (e, Rows(t, jnp.arange(3)))),
+        lambda d, a, e, t, y: _added(d, a, y, (e, Rows(t, PLACES))),
         [(4, 16), (4, 20), (2, 16), (5, 20), (16, 20)],
     ),
     "rows of another width": (
-        lambda d, a, e, t, y: _added(d, a, y, (e, Rows(t, jnp.arange(3)))),
+        lambda d, a, e, t, y: _added(d, a, y, (e, Rows(t, PLACES))),
         [(4, 16), (4, 20), (3, 16), (5, 19), (16, 20)],
     ),
-    "weights of rows": (lambda t, w: Rows(t, jnp.arange(3)).weighted(w), [(5, 20), (2,)]),
+    "weights of rows": (lambda t, w: Rows(t, PLACES).weighted(w), [(5, 20), (2,)]),
     "channels": (convolution.conv2d, [(2, 8, 8, 3), (3, 3, 5, 16)]),
     "width of the gates": (recurrence.lstm, [(3, 2, 5), (5, 32), (16, 64), (64,)]),
     "hidden units": (recurrence.lstm, [(3, 2, 5), (5, 64), (16, 48), (64,)]),

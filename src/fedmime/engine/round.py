@@ -241,11 +241,13 @@ def _control(problem: Problem, model_bytes: int, cohort: Cohort, plans: list[Pla
     """How local steps find their gradient at the anchor; what is possible depends on the cohort, not on the devices."""
     if len(plans) > 1 or not all(m.probes for m in cohort.training):
         return "twice"  # the full gradient is not at hand for the examples of the clients that train
+    if problem.factors is not None and problem.factors.record_batch is None:
+        return "factors"
     once = all(_takes_each_once(m) for m in cohort.training) and all(m.steps for m in cohort.probing)
     steps = sum(m.steps for m in cohort.training)
     if problem.factors is not None:
         full = steps * cohort.batch_size <= 2 * sum(m.size for m in cohort.training)  # little of a step is padding
-        return "step factors" if once and full and problem.factors.record_batch is not None else "factors"
+        return "step factors" if once and full else "factors"
     return "cache" if once and model_bytes * steps <= _CACHE_BYTES else "twice"
 
 

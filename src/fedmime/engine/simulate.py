@@ -156,12 +156,11 @@ def simulate(
 
 def ahead(make: Callable[[int], Ready], start: int, rounds: int) -> Iterator[Ready]:
     """Each round's layout in turn, the next one made by this thread while the devices compute."""
-    ready = make(start) if start < rounds else None
+    coming = _Coming(make, start)
     for t in range(start, rounds):
-        assert ready is not None
-        coming = _Coming(make, t + 1) if t + 1 < rounds else None
-        yield ready if coming is None else ready._replace(meanwhile=coming.prepare)
-        ready = None if coming is None else coming.result()
+        ready = coming.result()
+        coming = _Coming(make, t + 1)
+        yield ready._replace(meanwhile=coming.prepare) if t + 1 < rounds else ready
 
 
 class _Coming:

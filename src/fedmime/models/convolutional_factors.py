@@ -7,13 +7,12 @@ one for each example, or one for each mini-batch where those are known beforehan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedmime.models.factors import DenseFactors, dense_grads, dense_record, joint_grad, scaled
+from fedmime.models.factors import DenseFactors, dense_grads, dense_record, joint_grad, named, scaled
 from fedmime.models.layers import conv2d, max_pool2x2
 from fedmime.models.layers.convolution import kernel_gradients
 from fedmime.models.problem import Batch, Factors, Params
@@ -54,9 +53,10 @@ def cnn_factors() -> Factors:
 
     def mean_grad(kept: CnnFactors, batch: Batch, weights: jax.Array) -> Params:
         below = kept.kernels["conv1"]["b"]  # computed with the weights of dense0
-        shares = jax.tree.map(lambda each: _shares(each, weights).astype(each.dtype), kept.kernels)
-        kernels = jax.tree.map(lambda share, each: jnp.tensordot(share, each, axes=1), shares, kept.kernels)
-        return kernels | _named(dense_grads(kept.a, kept.dense, weights, below))
+        kernels = jax.tree.map(
+            lambda each: jnp.tensordot(_shares(each, weights).astype(each.dtype), each, axes=1), kept.kernels
+        )
+        return kernels | named(dense_grads(kept.a, kept.dense, weights, below))
 
     def grad_difference(
         y: Params, batch: Batch, kept: CnnFactors | None, weights: jax.Array, scale: Any, key: jax.Array
@@ -65,7 +65,7 @@ def cnn_factors() -> Factors:
         scale, below = jnp.asarray(scale, losses.dtype), new.kernels["conv1"]["b"]
         if kept is None:
             grads = jax.tree.map(lambda grad: grad[0], new.kernels)
-            return losses, grads | _named(dense_grads(new.a, new.dense, weights, below))
+            return losses, grads | named(dense_grads(new.a, new.dense, weights, below))
         kernels = jax.tree.map(
             lambda at_y, at_x: at_y[0] - at_x.weighted(scale * _shares(at_x.places, weights)), new.kernels, kept.kernels
         )
@@ -74,7 +74,7 @@ def cnn_factors() -> Factors:
             joint_grad(*pair, before, weights=weights, scale=scale)
             for pair, before in zip(pairs, (below, new.dense.d[0]), strict=True)
         ]
-        return losses, kernels | _named(dense)
+        return losses, kernels | named(dense)
 
     return Factors(record, mean_grad, grad_difference, record_batch)
 
@@ -105,7 +105,3 @@ def _zero_shifts(params: Params, images: jax.Array) -> Params:
         name: jnp.zeros((batch, height - cut, width - cut, params[name]["b"].size), images.dtype)
         for name, cut in zip(CONVOLUTIONS, (2, 4), strict=True)
     }
-
-
-def _named(dense: Sequence[Params]) -> Params:
-    return {f"dense{i}": layer for i, layer in enumerate(dense)}

@@ -30,13 +30,12 @@ class DenseFactors(NamedTuple):
 
 def perceptron_factors(depth: int) -> Factors:
     """The factors of `depth` dense layers "dense0", ... with relu between them, under a cross-entropy loss."""
-    names = [f"dense{i}" for i in range(depth)]
 
     def record(x: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, DenseFactors]:
-        return dense_record([x[name] for name in names], _inputs(batch, x["dense0"]["w"].dtype), batch["y"])
+        return dense_record([x[f"dense{i}"] for i in range(depth)], _inputs(batch, x["dense0"]["w"].dtype), batch["y"])
 
     def mean_grad(kept: DenseFactors, batch: Batch, weights: jax.Array) -> Params:
-        return dict(zip(names, dense_grads(_inputs(batch, kept.d[0].dtype), kept, weights), strict=True))
+        return named(dense_grads(_inputs(batch, kept.d[0].dtype), kept, weights))
 
     def grad_difference(
         y: Params, batch: Batch, kept: DenseFactors | None, weights: jax.Array, scale: Any, key: jax.Array
@@ -48,7 +47,7 @@ def perceptron_factors(depth: int) -> Factors:
         first = layer_grad(scaled(new.d[0] - scale * kept.d[0].taken(), weights), _inputs(batch, losses.dtype))
         pairs = zip(new.a, new.d[1:], kept.a, kept.d[1:], new.d[:-1], strict=True)
         rest = [joint_grad(*pair, weights=weights, scale=scale) for pair in pairs]
-        return losses, dict(zip(names, [first, *rest], strict=True))
+        return losses, named([first, *rest])
 
     return Factors(record, mean_grad, grad_difference)
 
@@ -68,6 +67,11 @@ def dense_record(layers: Sequence[Layer], a: jax.Array, labels: jax.Array) -> tu
     for layer, used in zip(layers[:0:-1], inputs[:0:-1], strict=True):
         d.append(jnp.where(used > 0, d[-1] @ layer["w"], 0.0))
     return log_sum - jnp.where(hot, z, 0.0).sum(-1), DenseFactors(tuple(inputs[1:]), tuple(d[::-1]))
+
+
+def named(layers: Sequence[Layer]) -> Params:
+    """Dense layers by their names in a model: "dense0", ..."""
+    return {f"dense{i}": layer for i, layer in enumerate(layers)}
 
 
 def scaled(d: jax.Array, weights: jax.Array) -> jax.Array:
