@@ -269,3 +269,14 @@ def test_a_library_is_built_once_and_left_whole(monkeypatch, tmp_path):
     assert library._compiled(compiler) == first
     assert first.stat().st_mtime_ns == made
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [first.name]
+
+
+@needed
+@pytest.mark.parametrize("core", [-1, 0, 1, 5000])
+def test_a_thread_that_goes_to_a_core_may_leave_it_again(core):
+    """Whatever core is named: the number is the same, and no thread is bound."""
+    places = np.int32(core)
+    counted = jax.jit(lambda trips: jax.lax.fori_loop(0, trips, lambda k, n: n + native.settled(k, places), 0))
+    assert counted(np.int32(10)) == 45
+    tasks = [int(name) for name in os.listdir("/proc/self/task")]
+    assert {frozenset(os.sched_getaffinity(task)) for task in tasks} == {frozenset(os.sched_getaffinity(0))}

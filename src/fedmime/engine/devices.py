@@ -22,7 +22,7 @@ def use_all_cores() -> None:
     ):
         return
     try:
-        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+        jax.config.update("jax_num_cpu_devices", _cores())
     except RuntimeError:  # JAX has started: its devices are what there is
         return
 
@@ -47,6 +47,19 @@ def _mesh(devices: int) -> Mesh:
 def default_lanes() -> int:
     """Clients that one device trains side by side: one on a CPU core, many on an accelerator."""
     return 1 if jax.default_backend() == "cpu" else 16
+
+
+def own_cores(devices: int) -> np.ndarray:
+    """The place of each device's own core among those there are, or -1 for any where that would leave some idle.
+
+    A process that does not use all cores keeps out of the way of others like it.
+    """
+    alone = 1 < devices == _cores() and jax.default_backend() == "cpu"
+    return np.arange(devices) if alone else np.full(devices, -1)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def everywhere(mesh: Mesh) -> NamedSharding:

@@ -25,14 +25,19 @@ T = TypeVar("T")
 PROBE_STREAM = 1 << 30  # full gradients draw their random numbers apart from local steps 0, 1, ...
 
 
-def loop(trips: Any, limit: int | None, body: Callable[[jax.Array, T], T], start: T) -> T:
+def loop(
+    trips: Any, limit: int | None, body: Callable[[jax.Array, T], T], start: T, core: Any = None
+) -> T:
     """Run `body` for a number of trips that is an argument, or with a `limit` for that many, masking those too many.
 
-    The first suits a CPU. An accelerator would wait for the host to read the trip count at every trip.
+    The first suits a CPU. An accelerator would wait for the host to read the trip count at every trip. `core`: where
+    the thread should be, for loops with long trips; see `devices.own_cores`.
     """
-    if limit is None:
-        return lax.fori_loop(0, trips, body, start)
-    return lax.fori_loop(0, limit, lambda k, carry: where(k < trips, body(k, carry), carry), start)
+    if limit is not None:
+        return lax.fori_loop(0, limit, lambda k, carry: where(k < trips, body(k, carry), carry), start)
+    if core is not None:
+        return lax.fori_loop(0, trips, lambda k, carry: body(native.settled(k, core), carry), start)
+    return lax.fori_loop(0, trips, body, start)
 
 
 class FactorRules(Protocol):
@@ -155,7 +160,9 @@ def full_gradient(
         examples = chunk_of(tables, key, i, chunk)
         return total + loss_and_grad(problem, point, examples)[1]
 
-    return loop(tables.chunk_count, masked and tables.chunks.start.shape[0], add, point.map(jnp.zeros_like))
+    return loop(
+        tables.chunk_count, masked and tables.chunks.start.shape[0], add, point.map(jnp.zeros_like), tables.core
+    )
 
 
 def full_gradient_with_factors(
@@ -178,7 +185,11 @@ def full_gradient_with_factors(
         return total, kept
 
     total, kept = loop(
-        tables.chunk_count, masked and tables.chunks.start.shape[0], add, (point.map(jnp.zeros_like), blank)
+        tables.chunk_count,
+        masked and tables.chunks.start.shape[0],
+        add,
+        (point.map(jnp.zeros_like), blank),
+        tables.core,
     )
     return total, FromFactors(problem, kept)
 
@@ -242,7 +253,7 @@ def _by_steps(
         return loop(tables.clients.steps[i], masked, add, carry)
 
     limit = masked and tables.clients.steps.shape[0]
-    return loop(tables.client_count, limit, client, (point.map(jnp.zeros_like), blank))
+    return loop(tables.client_count, limit, client, (point.map(jnp.zeros_like), blank), tables.core)
 
 
 def _tables(like: T, shape: Callable[[Any], tuple[int, ...]]) -> T:

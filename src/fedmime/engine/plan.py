@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from fedmime.engine.cohort import Cohort, Member, pad_rows
+from fedmime.engine.devices import own_cores
 
 
 class Tables(NamedTuple):
@@ -30,6 +31,7 @@ class Tables(NamedTuple):
     clients: Clients
     client_count: np.ndarray  # [devices]
     chunk_count: np.ndarray  # [devices]
+    core: np.ndarray  # [devices] the place, among those there are, of the core that its thread should be on
 
 
 class Chunks(NamedTuple):
@@ -74,7 +76,7 @@ class Packed:
     @classmethod
     def blank(cls, pool: dict[str, np.ndarray], devices: int, sizes: Sizes) -> Self:
         """Tables of zeros; what `opened` gives are views of them."""
-        whole = 4 * sizes.chunks + sizes.steps * (sizes.batch + 1) + 4 * sizes.clients + 2
+        whole = 4 * sizes.chunks + sizes.steps * (sizes.batch + 1) + 4 * sizes.clients + 3
         real = sizes.examples + sizes.clients
         return cls(pool, np.zeros((devices, whole), np.int32), np.zeros((devices, real)), sizes)
 
@@ -91,6 +93,7 @@ class Packed:
             clients=Clients(whole(clients), whole(clients), real(clients), whole(clients), whole(clients)),
             client_count=whole(),
             chunk_count=whole(),
+            core=whole(),
         )
 
 
@@ -195,6 +198,7 @@ def make_plan(
     pool = {name: _unfilled((devices, sizes.examples, *a.shape[1:]), a.dtype) for name, a in sample.items()}
     packed = Packed.blank(pool, devices, sizes)
     tables = packed.opened()
+    tables.core[:] = own_cores(layout.devices).repeat(layout.lanes)
     slots: dict[int, tuple[int, int]] = {}
 
     for d, lane in enumerate(lanes):

@@ -78,6 +78,13 @@ def unfilled(shape: tuple[int, ...], dtype: Any, number: int = 0) -> jax.Array:
     return _call("unfilled", [shape])(number=number)[0]
 
 
+def settled(number: jax.Array, core: jax.Array) -> jax.Array:
+    """A whole number as it is, once the thread that computes it is on a core: the one at a place among its cores."""
+    if number.dtype != jnp.int32 or core.dtype != jnp.int32 or not ready():
+        return number
+    return jax.ffi.ffi_call(target("settled"), jax.typeof(number), vmap_method="sequential")(number, core)
+
+
 def takes(table: jax.Array, places: jax.Array) -> bool:
     """Whether the kernels can take rows of such a table."""
     return places.dtype == jnp.int32 and places.ndim == 1 and usable(table)

@@ -19,6 +19,7 @@ from fedmime.files import user_cache, whole_file
 SWITCH = "FEDMIME_NATIVE"
 _SOURCES = {
     "convolution.c": ("convolve", "kernel_gradient"),
+    "cores.c": ("settled",),
     "linear.c": ("inner_products", "outer_sum", "outer_sum_of_rows"),
     "memory.c": ("unfilled",),
     "recurrence.c": ("lstm_backward", "lstm_forward"),

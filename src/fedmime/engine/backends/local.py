@@ -308,7 +308,7 @@ def _train(
     totals = Totals(blank.send, blank.add, zero, Watch.zero(dtype), jnp.zeros((), jnp.int32), zero)
     refused = jnp.zeros(tables.clients.steps.shape, bool)
     limit = options.masked and tables.clients.steps.shape[0]
-    totals, new, refused = loop(tables.client_count, limit, fold, (totals, kept, refused))
+    totals, new, refused = loop(tables.client_count, limit, fold, (totals, kept, refused), tables.core)
     return _sum(totals, options), new, refused
 
 
