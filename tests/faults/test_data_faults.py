@@ -422,12 +422,28 @@ def test_one_bad_pixel_is_reported(value: float, tmp_path: Path, capsys: pytest.
     assert "client 'f0003_01', field 'pixels' has 1 NaN or infinite values of 2352" in out
 
 
-def test_a_nan_reaches_the_gate_and_not_an_exception(tmp_path: Path) -> None:
+def test_a_nan_is_no_error_of_loading(tmp_path: Path) -> None:
     bad = images({"a": 2, "b": 3})
     bad["b"]["pixels"][0, 0, 0] = np.nan
     population = emnist(emnist_files(tmp_path, bad))
     assert np.isnan(population.client("b")["x"]).sum() == 1
     assert np.isfinite(population.client("a")["x"]).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_client_with_one_bad_pixel_does_not_train_and_others_do(value: float) -> None:
+    pixels = np.random.default_rng(0).random((10, 28, 28, 1), np.float32)
+    clients = {f"c{i}": {"x": pixels[2 * i : 2 * i + 2].copy(), "y": np.asarray([i, 7])} for i in range(5)}
+    clients["c4"]["x"][1, 3, 4, 0] = value
+    sound = dict(list(clients.items())[:4])
+    algorithm, problem = fm.algorithms.mime(fm.optimizers.momentum(), 0.1), fm.models.logistic()
+    runs = [
+        fm.simulate(algorithm, problem, from_arrays(some), rounds=2, cohort_size=len(some), batch_size=1, seed=3)
+        for some in (clients, sound)
+    ]
+    assert [run.history["refused"].tolist() for run in runs] == [[1, 1], [0, 0]]
+    for with_it, without in zip(*(jax.tree.leaves(run.params) for run in runs), strict=True):
+        np.testing.assert_allclose(with_it, without, rtol=1e-4, atol=1e-6)
 
 
 # 12: labels out of range

@@ -62,8 +62,6 @@ def test_arguments(call, words):
         ({"x": X, "y": Y.astype(float)}, "field 'y' must hold integer labels, got float64"),
         ({"x": (X + 255).astype(np.uint8), "y": Y}, r"floats in \[0, 1\], got uint8 up to 255; divide by 255"),
         ({"x": X.astype(int), "y": Y}, "field 'x' must hold floats, got int64"),
-        ({"x": X + np.inf, "y": Y}, r"field 'x' must be finite, got inf at \[0, 0, 0, 0\]"),
-        ({"x": X * np.nan, "y": Y}, "field 'x' must be finite, got nan"),
     ],
 )
 @pytest.mark.parametrize("problem", [fm_models.logistic(), fm_models.mlp(), fm_models.cnn()], ids=lambda p: p.name)
