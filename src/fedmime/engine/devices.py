@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -65,6 +67,21 @@ def _cores() -> int:
 def everywhere(mesh: Mesh) -> NamedSharding:
     """The same on every device."""
     return NamedSharding(mesh, PartitionSpec())
+
+
+def on_all(tree: Any, mesh: Mesh) -> Any:
+    """Numbers as arrays on every device; one that was put there before is not sent again. Other leaves stay."""
+
+    def held(leaf: Any) -> Any:
+        return _held(leaf, jnp.result_type(leaf), everywhere(mesh)) if isinstance(leaf, int | float) else leaf
+
+    return jax.tree.map(held, tree)
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _held(number: float, dtype: Any, place: NamedSharding) -> jax.Array:
+    """`dtype` is what JAX makes of the number now."""
+    return jax.device_put(number, place)
 
 
 def spread(mesh: Mesh) -> NamedSharding:

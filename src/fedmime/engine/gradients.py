@@ -25,9 +25,7 @@ T = TypeVar("T")
 PROBE_STREAM = 1 << 30  # full gradients draw their random numbers apart from local steps 0, 1, ...
 
 
-def loop(
-    trips: Any, limit: int | None, body: Callable[[jax.Array, T], T], start: T, core: Any = None
-) -> T:
+def loop(trips: Any, limit: int | None, body: Callable[[jax.Array, T], T], start: T, core: Any = None) -> T:
     """Run `body` for a number of trips that is an argument, or with a `limit` for that many, masking those too many.
 
     The first suits a CPU. An accelerator would wait for the host to read the trip count at every trip. `core`: where

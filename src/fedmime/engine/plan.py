@@ -205,8 +205,6 @@ def make_plan(
         example = step = slot = 0
         for member in lane:
             n = _length(member)
-            for name, column in pool.items():
-                column[d, example : example + n] = member.data[name]
             if member.probes:
                 tables.probe_weights[d, example : example + n] = gradient[id(member)] / n
             if member.rows is not None and member.counts is not None:
@@ -218,6 +216,9 @@ def make_plan(
                 slots[member.index] = (d, slot)
                 step, slot = step + member.steps, slot + 1
             example += n
+        for name, column in pool.items():
+            if lane:
+                np.concatenate([member.data[name] for member in lane], out=column[d, :example])
         for column, entries in zip(tables.chunks, zip(*chunks[d], strict=True), strict=False):
             column[d, : len(chunks[d])] = entries
         tables.client_count[d], tables.chunk_count[d] = slot, len(chunks[d])

@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Var
+from jax.sharding import Mesh
 
 from fedmime.algorithms.algorithm import Algorithm, State
 from fedmime.engine.backends import local
 from fedmime.engine.cohort import Cohort, Member
-from fedmime.engine.devices import default_lanes, everywhere, mesh, spread
+from fedmime.engine.devices import default_lanes, everywhere, mesh, on_all, spread
 from fedmime.engine.gradients import FactorRules
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory, RamMemory
@@ -157,8 +158,8 @@ def assemble(
         _check(algorithm, cohort)
     cohort, refused = intake.admit(cohort)
     on = mesh(devices)
-    key = jax.random.key(0) if key is None else key
-    random = np.random.default_rng([*np.asarray(jax.random.key_data(key)).tolist(), round_number])
+    entropy = _spare_entropy() if key is None else _entropy(key)
+    random = np.random.default_rng([*entropy, round_number])
     pick = int(random.integers(max(sum(m.steps for m in cohort.training), 1)))
     by_client = bool(cohort.members) and uses_key(problem, model.tree, cohort)
     plans, tables = [], []
@@ -166,13 +167,30 @@ def assemble(
         plan = make_plan(cohort, members, layout, split=algorithm.split, by_client=by_client, pick=pick)
         plans.append(plan)
         tables.append(jax.device_put(plan.tables, spread(on)))
-    common = local.Common(float(cohort.population), round_number, random.random(), key, largest)
+    changing = jax.device_put((round_number, random.random()), everywhere(on))
+    key = _spare_key(on) if key is None or not by_client else jax.device_put(key, everywhere(on))
+    common = local.Common(*changing, key, *on_all((float(cohort.population), largest), on))
     control = _control(problem, nbytes(model), cohort, plans)
     prime = round_number < algorithm.gradient_rounds
     masked = max((plan.longest for plan in plans), default=1) if layout.masked else None
     options = local.Options(on, layout.chunk, prime, drift, by_client, layout.lanes, masked, control, donate)
     now = at_round(algorithm, round_number)
     return Ready(now, problem, round_number, cohort, refused, plans, tables, common, options)
+
+
+@functools.cache
+def _spare_key(on: Mesh) -> jax.Array:
+    """Where nobody gave a key, and where no loss draws random numbers: what is on the devices is not sent again."""
+    return jax.device_put(jax.random.key(0), everywhere(on))
+
+
+@functools.cache
+def _spare_entropy() -> list[int]:
+    return _entropy(jax.random.key(0))
+
+
+def _entropy(key: jax.Array) -> list[int]:
+    return np.asarray(jax.random.key_data(key)).tolist()
 
 
 def placed(state: State, devices: int | None) -> State:
@@ -205,7 +223,8 @@ def run_ready(ready: Ready, state: State, memory: ClientMemory | None = None) ->
         local.Wave(tables, () if memory is None else _kept(memory, plan, blank, ready.options))
         for tables, plan in zip(ready.tables, ready.plans, strict=True)
     ]
-    given = (ready.algorithm, ready.problem, state.server, waves, ready.common, ready.options)
+    algorithm = on_all(ready.algorithm, ready.options.mesh)
+    given = (algorithm, ready.problem, state.server, waves, ready.common, ready.options)
     server, figures, outcome = local.run(*given)
     ready.meanwhile()
     report = local.Report(*jax.device_get(figures).tolist())

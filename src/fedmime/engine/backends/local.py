@@ -42,10 +42,10 @@ Gradients = tuple[Vector, ...]
 class Common(NamedTuple):
     """What a compiled round takes beside the server's state and the clients' data."""
 
-    population: Any
     round: Any
     coin: Any
     key: jax.Array  # of the run; the round's own is folded in
+    population: Any
     largest: Any  # how many times 1 + ‖x‖ a reply or an update may be long
 
 
