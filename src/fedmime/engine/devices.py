@@ -15,6 +15,7 @@ from fedmime.errors import ConfigError
 from fedmime.numbers import quote, whole
 
 AXIS, LANE = "device", "lane"
+EVERYWHERE, SPREAD = PartitionSpec(), PartitionSpec(AXIS)
 
 
 def use_all_cores() -> None:
@@ -66,7 +67,7 @@ def _cores() -> int:
 
 def everywhere(mesh: Mesh) -> NamedSharding:
     """The same on every device."""
-    return NamedSharding(mesh, PartitionSpec())
+    return NamedSharding(mesh, EVERYWHERE)
 
 
 def on_all(tree: Any, mesh: Mesh) -> Any:
@@ -86,4 +87,4 @@ def _held(number: float, dtype: Any, place: NamedSharding) -> jax.Array:
 
 def spread(mesh: Mesh) -> NamedSharding:
     """The first axis over the devices."""
-    return NamedSharding(mesh, PartitionSpec(AXIS))
+    return NamedSharding(mesh, SPREAD)

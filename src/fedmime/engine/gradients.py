@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedmime import native
-from fedmime.engine.plan import Tables
+from fedmime.engine.plan import Sizes, Tables
 from fedmime.rows import Rows
 from fedmime.vector import Vector, where
 
@@ -149,6 +149,41 @@ def _nothing(control: Any) -> bool:
     return isinstance(control, float) and control == 0.0
 
 
+def kept_tables(
+    problem: LossProblem, control: str, model: Any, row: Mapping[str, Any], sizes: Sizes, chunk: int
+) -> Any:
+    """The shapes of a device's tables of what is kept of the full gradient at the anchor, for each way to find it.
+
+    `row`: the shapes and dtypes of one example's fields.
+    """
+
+    def batch(n: int) -> dict[str, Any]:
+        return {name: jax.ShapeDtypeStruct((n, *field.shape), field.dtype) for name, field in row.items()}
+
+    def tables(like: Any, rows: int, each: bool = False) -> Any:
+        """As many rows, or so many times as many as there are."""
+        counts = jax.tree.map(lambda leaf: rows * len(leaf) if each else rows, like)
+        return jax.tree.map(lambda leaf, n: jax.ShapeDtypeStruct((n, *leaf.shape[1:]), leaf.dtype), like, counts)
+
+    rules, key = problem.factors, jax.eval_shape(lambda: jax.random.key(0))
+    if control == "factors" and rules is not None:
+        like = jax.eval_shape(rules.record, model, batch(chunk), key)[1]
+        return tables(like, sizes.examples + chunk)  # the last chunk may reach beyond the pool
+    if control == "step factors" and rules is not None and rules.record_batch is not None:
+        weights = jax.ShapeDtypeStruct((sizes.batch,), jax.tree.leaves(model)[0].dtype)
+        like = jax.eval_shape(rules.record_batch, model, batch(sizes.batch), weights, key)[1]
+        return tables(like, sizes.steps, each=True)
+    if control == "cache":
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((sizes.steps, *leaf.shape), leaf.dtype), model)
+    return ()
+
+
+def unfilled(shapes: T) -> T:
+    """Tables whose entries are written before they are read."""
+    leaves, tree = jax.tree.flatten(shapes)
+    return jax.tree.unflatten(tree, [native.unfilled(leaf.shape, leaf.dtype, i) for i, leaf in enumerate(leaves)])
+
+
 def full_gradient(
     problem: LossProblem, point: Vector, tables: Tables, key: jax.Array, chunk: int, masked: int | None
 ) -> Vector:
@@ -164,14 +199,11 @@ def full_gradient(
 
 
 def full_gradient_with_factors(
-    problem: LossProblem, point: Vector, tables: Tables, key: jax.Array, chunk: int, masked: int | None
+    problem: LossProblem, point: Vector, tables: Tables, blank: Any, key: jax.Array, chunk: int, masked: int | None
 ) -> tuple[Vector, FromFactors]:
     """The same, keeping the factors of every example."""
     rules = problem.factors
     assert rules is not None
-    shapes = jax.eval_shape(lambda: rules.record(point.tree, chunk_of(tables, key, 0, chunk).fields, key)[1])
-    examples_held = tables.probe_weights.shape[0] + chunk  # the last chunk may reach beyond the pool
-    blank = _tables(shapes, lambda leaf: (examples_held, *leaf.shape[1:]))
 
     def add(i: jax.Array, carry: tuple[Vector, Any]) -> tuple[Vector, Any]:
         total, kept = carry
@@ -193,20 +225,23 @@ def full_gradient_with_factors(
 
 
 def full_gradient_by_steps(
-    problem: LossProblem, point: Vector, tables: Tables, key: jax.Array, masked: int | None, keep: bool
-) -> tuple[Vector, FromCache | None]:
-    """The same from the clients' own mini-batches, each of which is taken once; `keep` the gradient of each."""
+    problem: LossProblem, point: Vector, tables: Tables, blank: Any, key: jax.Array, masked: int | None
+) -> tuple[Vector, FromCache]:
+    """The same from the clients' own mini-batches, each of which is taken once; the gradient of each is kept, too.
+
+    Without `blank` tables none is.
+    """
 
     def gradient(examples: Examples) -> tuple[Vector, Any]:
         grad = loss_and_grad(problem, point, examples)[1]
-        return grad, grad.map(lambda leaf: leaf[None]).tree if keep else ()
+        return grad, grad.map(lambda leaf: leaf[None]).tree if jax.tree.leaves(blank) else blank
 
-    total, kept = _by_steps(gradient, point, tables, key, masked)
-    return total, FromCache(problem, kept) if keep else None
+    total, kept = _by_steps(gradient, point, tables, blank, key, masked)
+    return total, FromCache(problem, kept)
 
 
 def full_gradient_with_step_factors(
-    problem: LossProblem, point: Vector, tables: Tables, key: jax.Array, masked: int | None
+    problem: LossProblem, point: Vector, tables: Tables, blank: Any, key: jax.Array, masked: int | None
 ) -> tuple[Vector, FromFactors]:
     """The same, keeping the factors of each mini-batch."""
     rules = problem.factors
@@ -218,7 +253,7 @@ def full_gradient_with_step_factors(
         _, kept = record_batch(point.tree, examples.fields, examples.weights, examples.key)
         return Vector.pending(rules.mean_grad(kept, examples.fields, examples.weights)), kept
 
-    total, kept = _by_steps(gradient, point, tables, key, masked)
+    total, kept = _by_steps(gradient, point, tables, blank, key, masked)
     return total, FromFactors(problem, kept, tables.counts.shape[0])
 
 
@@ -226,14 +261,11 @@ def _by_steps(
     gradient: Callable[[Examples], tuple[Vector, Any]],
     point: Vector,
     tables: Tables,
+    blank: Any,
     key: jax.Array,
     masked: int | None,
 ) -> tuple[Vector, Any]:
     """The clients' gradients as sums over their mini-batches, and what is kept of each: some rows of every leaf."""
-    slots = tables.counts.shape[0]
-    first_step = jnp.zeros((), jnp.int32)
-    shapes = jax.eval_shape(lambda: gradient(step_of(tables, key, first_step, first_step, point))[1])
-    blank = _tables(shapes, lambda leaf: (slots * leaf.shape[0], *leaf.shape[1:]))
 
     def client(i: jax.Array, carry: tuple[Vector, Any]) -> tuple[Vector, Any]:
         first, own = tables.clients.first[i], jax.random.fold_in(key, tables.clients.index[i])
@@ -252,12 +284,6 @@ def _by_steps(
 
     limit = masked and tables.clients.steps.shape[0]
     return loop(tables.client_count, limit, client, (point.map(jnp.zeros_like), blank), tables.core)
-
-
-def _tables(like: T, shape: Callable[[Any], tuple[int, ...]]) -> T:
-    """A table for each leaf, whose entries are written before they are read."""
-    leaves, tree = jax.tree.flatten(like)
-    return jax.tree.unflatten(tree, [native.unfilled(shape(leaf), leaf.dtype, i) for i, leaf in enumerate(leaves)])
 
 
 def chunk_of(tables: Tables, key: jax.Array, i: Any, chunk: int) -> Examples:

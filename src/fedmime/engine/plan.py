@@ -33,6 +33,11 @@ class Tables(NamedTuple):
     chunk_count: np.ndarray  # [devices]
     core: np.ndarray  # [devices] the place, among those there are, of the core that its thread should be on
 
+    def sizes(self) -> Sizes:
+        """In the program of a lane."""
+        steps, batch = self.rows.shape
+        return Sizes(len(self.probe_weights), steps, batch, len(self.clients.first), len(self.chunks.start))
+
 
 class Chunks(NamedTuple):
     """Stretches of the pool that the full gradient goes through."""

@@ -13,14 +13,16 @@ import numpy as np
 from jax.extend.core import Var
 from jax.sharding import Mesh
 
+from fedmime import native
 from fedmime.algorithms.algorithm import Algorithm, State
+from fedmime.engine import scratch
 from fedmime.engine.backends import local
 from fedmime.engine.cohort import Cohort, Member
 from fedmime.engine.devices import default_lanes, everywhere, mesh, on_all, spread
-from fedmime.engine.gradients import FactorRules
+from fedmime.engine.gradients import FactorRules, kept_tables
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory, RamMemory
-from fedmime.engine.plan import Layout, Plan, make_plan, waves_of
+from fedmime.engine.plan import Layout, Plan, Sizes, make_plan, waves_of
 from fedmime.errors import ConfigError, DataError
 from fedmime.numbers import at_round, flag, made, offers, random_key, started
 from fedmime.vector import nbytes
@@ -77,6 +79,7 @@ class Ready(NamedTuple):
     tables: list[Any]
     common: local.Common
     options: local.Options
+    scratch: Any  # shapes of the tables that the round is to be lent
     meanwhile: Callable[[], None] = _rest  # what this thread does while the devices compute
 
 
@@ -167,15 +170,17 @@ def assemble(
         plan = make_plan(cohort, members, layout, split=algorithm.split, by_client=by_client, pick=pick)
         plans.append(plan)
         tables.append(jax.device_put(plan.tables, spread(on)))
-    changing = jax.device_put((round_number, random.random()), everywhere(on))
-    key = _spare_key(on) if key is None or not by_client else jax.device_put(key, everywhere(on))
-    common = local.Common(*changing, key, *on_all((float(cohort.population), largest), on))
+    now, coin = jax.device_put((round_number, random.random()), everywhere(on))
+    draws = _spare_key(on) if key is None or not by_client else jax.device_put(key, everywhere(on))
+    population, largest = on_all((float(cohort.population), largest), on)
+    common = local.Common(now, coin, draws, population, largest)
     control = _control(problem, nbytes(model), cohort, plans)
     prime = round_number < algorithm.gradient_rounds
     masked = max((plan.longest for plan in plans), default=1) if layout.masked else None
     options = local.Options(on, layout.chunk, prime, drift, by_client, layout.lanes, masked, control, donate)
-    now = at_round(algorithm, round_number)
-    return Ready(now, problem, round_number, cohort, refused, plans, tables, common, options)
+    recipe = at_round(algorithm, round_number)
+    lent = _lent(recipe, problem, model, cohort, plans, options)
+    return Ready(recipe, problem, round_number, cohort, refused, plans, tables, common, options, lent)
 
 
 @functools.cache
@@ -224,8 +229,11 @@ def run_ready(ready: Ready, state: State, memory: ClientMemory | None = None) ->
         for tables, plan in zip(ready.tables, ready.plans, strict=True)
     ]
     algorithm = on_all(ready.algorithm, ready.options.mesh)
-    given = (algorithm, ready.problem, state.server, waves, ready.common, ready.options)
+    lent = scratch.take(ready.scratch, ready.options.mesh) if ready.scratch else ()
+    given = (algorithm, ready.problem, state.server, waves, ready.common, ready.options, lent)
     server, figures, outcome = local.run(*given)
+    if ready.scratch:
+        scratch.keep(ready.scratch, ready.options.mesh, outcome.scratch)
     ready.meanwhile()
     report = local.Report(*jax.device_get(figures).tolist())
     refused = list(ready.refused)
@@ -268,6 +276,45 @@ def _control(problem: Problem, model_bytes: int, cohort: Cohort, plans: list[Pla
         full = steps * cohort.batch_size <= 2 * sum(m.size for m in cohort.training)  # little of a step is padding
         return "step factors" if once and full else "factors"
     return "cache" if once and model_bytes * steps <= _CACHE_BYTES else "twice"
+
+
+def _lent(
+    algorithm: Algorithm, problem: Problem, model: Any, cohort: Cohort, plans: list[Plan], options: local.Options
+) -> Any:
+    """The tables of a round that keeps something of its full gradient, where their memory is worth keeping."""
+    if options.control == "twice" or options.lanes > 1 or options.prime or not cohort.members or not native.usable():
+        return ()
+    if not _anchored(*_hashable((algorithm, model))):
+        return ()
+    row = {name: (a.shape[1:], jnp.result_type(a)) for name, a in cohort.members[0].data.items()}
+    shapes = _kept_tables(
+        problem, options.control, *_hashable(model.tree), tuple(row.items()), plans[0].tables.sizes, options.chunk
+    )
+    return shapes if nbytes(shapes) * options.mesh.size <= scratch.LARGEST else ()
+
+
+@functools.lru_cache(maxsize=64)
+def _anchored(tree: Any, leaves: tuple[Any, ...]) -> bool:
+    """Whether an algorithm's local steps need gradients at a point at which a full gradient is taken, too."""
+
+    def found(given: tuple[Algorithm, Any]) -> None:
+        algorithm, x = given
+        server = algorithm.start(x)
+        points = algorithm.points(server)
+        anchor = algorithm.anchor(algorithm.broadcast(server, points)) if algorithm.local_steps else None
+        answers.append(any(anchor is point for point in points))
+
+    answers: list[bool] = []
+    jax.eval_shape(found, _abstract(tree, leaves))
+    return answers[0]
+
+
+@functools.lru_cache(maxsize=64)
+def _kept_tables(
+    problem: Problem, control: str, tree: Any, leaves: tuple[Any, ...], row: Any, sizes: Sizes, chunk: int
+) -> Any:
+    fields = {name: jax.ShapeDtypeStruct(*kind) for name, kind in row}
+    return kept_tables(problem, control, _abstract(tree, leaves), fields, sizes, chunk)
 
 
 def _takes_each_once(member: Member) -> bool:

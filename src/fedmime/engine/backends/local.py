@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
 from fedmime import native
 from fedmime.algorithms.algorithm import Algorithm, Replies, Reply, Server
 from fedmime.engine.client import LaneClient, Watch
-from fedmime.engine.devices import AXIS, LANE
+from fedmime.engine.devices import AXIS, EVERYWHERE, LANE, SPREAD
 from fedmime.engine.gradients import (
     LossProblem,
     Source,
@@ -29,13 +29,14 @@ from fedmime.engine.gradients import (
     full_gradient_by_steps,
     full_gradient_with_factors,
     full_gradient_with_step_factors,
+    kept_tables,
     loop,
     step_of,
+    unfilled,
 )
 from fedmime.engine.plan import Packed, Tables
 from fedmime.vector import Vector, finite, norm, where
 
-EVERYWHERE, SPREAD = PartitionSpec(), PartitionSpec(AXIS)
 Gradients = tuple[Vector, ...]
 
 
@@ -93,22 +94,30 @@ class Report(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of the clients: [devices, clients, ...] for each wave."""
+    """What became of the clients: [devices, clients, ...] for each wave; and of the memory that was lent."""
 
     kept: Sequence[Any]
     refused: Sequence[jax.Array]
+    scratch: Any = ()
 
 
 def run(
-    algorithm: Algorithm, problem: LossProblem, server: Server, waves: Sequence[Wave], common: Common, options: Options
+    algorithm: Algorithm,
+    problem: LossProblem,
+    server: Server,
+    waves: Sequence[Wave],
+    common: Common,
+    options: Options,
+    scratch: Any = (),
 ) -> tuple[Server, jax.Array, Outcome]:
     """Run a round, whose report comes as an array of its fields.
 
-    The algorithm holds this round's numbers as leaves, so other numbers need no new program.
+    The algorithm holds this round's numbers as leaves, so other numbers need no new program. A round without waves can
+    be lent tables for what it keeps of its full gradient, which are then gone.
     """
     if len(waves) == 1:
-        server, report, kept, refused = _whole_round(algorithm, problem, server, waves[0], common, options)
-        return server, report, Outcome([kept], [refused])
+        server, report, *outcome = _whole_round(algorithm, problem, server, waves[0], scratch, common, options)
+        return server, report, Outcome([outcome[0]], [outcome[1]], outcome[2])
     h: Gradients = ()
     for wave in waves:
         part = _gradient_wave(algorithm, problem, server, wave, common, options)
@@ -138,8 +147,11 @@ def _compiled(phase: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
         names = [name for name in function.__annotations__ if name != "return"]
         static = [i for i, name in enumerate(names) if name in ("problem", "options")]
+        lent = [i for i, name in enumerate(names) if name == "scratch"]
         given = [names.index("server")] if phase in ("round", "server") else []
-        kept, donated = (jax.jit(traced, static_argnums=static, donate_argnums=places) for places in ([], given))
+        kept, donated = (
+            jax.jit(traced, static_argnums=static, donate_argnums=[*lent, *places]) for places in ([], given)
+        )
 
         @functools.wraps(function)
         def call(*args: Any) -> Any:
@@ -150,21 +162,29 @@ def _compiled(phase: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return wrap
 
 
-def _on_devices(options: Options, inside: Callable[..., Any], replicated: Any, wave: Wave, out: tuple[Any, ...]) -> Any:
-    """Call `inside(replicated, tables, kept)` in every lane; `out` says which results are the lane's own."""
+def _on_devices(
+    options: Options,
+    inside: Callable[..., Any],
+    replicated: Any,
+    wave: Wave,
+    out: tuple[Any, ...],
+    scratch: tuple[Any, ...] = (),
+) -> Any:
+    """Call `inside(replicated, tables, kept, *scratch)` in every lane; `out`: which results are the lane's own."""
 
-    def opened(replicated: Any, wave: Wave) -> Any:
-        return inside(replicated, wave.tables.opened(), wave.kept)
+    def opened(replicated: Any, own: tuple[Any, ...]) -> Any:
+        wave, *scratch = own
+        return inside(replicated, wave.tables.opened(), wave.kept, *scratch)
 
-    def on_device(replicated: Any, wave: Wave) -> Any:
+    def on_device(replicated: Any, own: tuple[Any, ...]) -> Any:
         if options.lanes == 1:  # without an axis of lanes: a CPU would copy the model at every step
-            results = opened(replicated, jax.tree.map(lambda leaf: leaf[0], wave))
+            results = opened(replicated, jax.tree.map(lambda leaf: leaf[0], own))
             return tuple(_stack(r) if spec == SPREAD else r for r, spec in zip(results, out, strict=True))
         out_axes = tuple(0 if spec == SPREAD else None for spec in out)
-        return jax.vmap(opened, in_axes=(None, 0), out_axes=out_axes, axis_name=LANE)(replicated, wave)
+        return jax.vmap(opened, in_axes=(None, 0), out_axes=out_axes, axis_name=LANE)(replicated, own)
 
     specs = {"mesh": options.mesh, "in_specs": (EVERYWHERE, SPREAD), "out_specs": out, "check_vma": False}
-    return jax.shard_map(on_device, **specs)(replicated, wave)
+    return jax.shard_map(on_device, **specs)(replicated, (wave, *scratch))
 
 
 def _sum(tree: Any, options: Options) -> Any:
@@ -179,19 +199,27 @@ def _stack(tree: Any) -> Any:
 
 @_compiled("round")
 def _whole_round(
-    algorithm: Algorithm, problem: LossProblem, server: Server, wave: Wave, common: Common, options: Options
+    algorithm: Algorithm,
+    problem: LossProblem,
+    server: Server,
+    wave: Wave,
+    scratch: Any,
+    common: Common,
+    options: Options,
 ) -> Any:
-    def inside(replicated: Any, tables: Tables, kept: Any) -> Any:
+    def inside(replicated: Any, tables: Tables, kept: Any, lent: Any) -> Any:
         algorithm, server, common = replicated
         key = jax.random.fold_in(common.key, common.round)
-        h, source = _full_gradients(algorithm, problem, server, tables, key, options)
+        h, source = _full_gradients(algorithm, problem, server, tables, key, options, lent)
         totals, new, refused = None, kept, jnp.zeros(tables.clients.steps.shape, bool)
         if not options.prime and algorithm.local_steps:
             totals, new, refused = _train(algorithm, source, server, h, tables, kept, key, common.largest, options)
         server, report = _conclude(algorithm, server, h, totals, common, options)
-        return server, _figures(report), where(report.accepted, new, kept), refused
+        lent = getattr(source, "kept", lent) if jax.tree.leaves(lent) else ()
+        return server, _figures(report), where(report.accepted, new, kept), refused, lent
 
-    return _on_devices(options, inside, (algorithm, server, common), wave, (EVERYWHERE, EVERYWHERE, SPREAD, SPREAD))
+    out = (EVERYWHERE, EVERYWHERE, SPREAD, SPREAD, SPREAD)
+    return _on_devices(options, inside, (algorithm, server, common), wave, out, (scratch,))
 
 
 @_compiled("gradients")
@@ -234,9 +262,18 @@ def _server_step(
 
 
 def _full_gradients(
-    algorithm: Algorithm, problem: LossProblem, server: Server, tables: Tables, key: jax.Array, options: Options
+    algorithm: Algorithm,
+    problem: LossProblem,
+    server: Server,
+    tables: Tables,
+    key: jax.Array,
+    options: Options,
+    blank: Any = (),
 ) -> tuple[Gradients, Source]:
-    """The mean full gradient at every point the algorithm names, and the source of gradients for local steps."""
+    """The mean full gradient at every point the algorithm names, and the source of gradients for local steps.
+
+    What that source needs is kept in `blank` tables, or where none are lent in new ones.
+    """
     points = algorithm.prime_points(server) if options.prime else algorithm.points(server)
     anchor = None
     if algorithm.local_steps and not options.prime:
@@ -245,14 +282,18 @@ def _full_gradients(
     h = []
     for point in points:
         anchored = anchor is point
+        if anchored and options.control != "twice" and not jax.tree.leaves(blank):
+            row = {name: jax.typeof(column[0]) for name, column in tables.pool.items()}
+            blank = unfilled(kept_tables(problem, options.control, point.tree, row, tables.sizes(), options.chunk))
         if anchored and options.control == "factors":
-            part, source = full_gradient_with_factors(problem, point, tables, key, options.chunk, options.masked)
+            part, source = full_gradient_with_factors(problem, point, tables, blank, key, options.chunk, options.masked)
         elif anchored and options.control == "step factors":
-            part, source = full_gradient_with_step_factors(problem, point, tables, key, options.masked)
-        elif options.control == "cache" and (anchored or (anchor is not None and options.random)):
-            # with random numbers, gradients at all points draw those of the local steps, so that they can be compared
-            part, cached = full_gradient_by_steps(problem, point, tables, key, options.masked, keep=anchored)
-            source = cached or source
+            part, source = full_gradient_with_step_factors(problem, point, tables, blank, key, options.masked)
+        elif anchored and options.control == "cache":
+            part, source = full_gradient_by_steps(problem, point, tables, blank, key, options.masked)
+        elif anchor is not None and options.control == "cache" and options.random:
+            # gradients at all points draw the random numbers of the local steps, so that they can be compared
+            part, _ = full_gradient_by_steps(problem, point, tables, (), key, options.masked)
         else:
             part = full_gradient(problem, point, tables, key, options.chunk, options.masked)
         h.append(_sum(part, options))
