@@ -31,6 +31,7 @@ class Case:
     path: str = "round"  # or "simulate": fedmime draws cohorts and mini-batches itself
     rounds: int = 1  # of one request, for `simulate`
     repeats: int = 5
+    stretch: int = 1  # requests, one after another, of which one repeat is the mean
 
     def request(self, model: str) -> dict[str, Any]:
         """The case as an entrant is told it."""
@@ -49,6 +50,8 @@ _EPOCHS = (
 )
 SIMULATED = Case("FedAvg, simulate", "fedavg", (*OURS, ONE_CORE), path="simulate", rounds=3)
 SHORT_ROUNDS = {"logistic": 20, "mlp": 20}  # so short that the host's part shows: more of them a request
+STRETCH = {"logistic": 10, "mlp": 5}  # single rounds so short that the peers' turn before them would show
+QUICK_STRETCH = {"logistic": 3, "mlp": 3}
 _MORE = (
     SIMULATED,
     Case("FedAvg, devices=1", "fedavg", OURS, devices=1),
@@ -65,17 +68,19 @@ def cases(model: str, quick: bool = False) -> list[Case]:
     else:
         chosen = [FEDAVG, MIME_LITE, MIME, *_MORE]
         chosen += [] if model == "char_lstm" else _EPOCHS
-    repeats = (QUICK_REPEATS if quick else REPEATS)[model]
     chosen = [dataclasses.replace(c, rounds=SHORT_ROUNDS.get(model, c.rounds)) if c is SIMULATED else c for c in chosen]
-    return [dataclasses.replace(case, repeats=_repeats(case, repeats)) for case in chosen]
+    return [_timed(case, model, quick) for case in chosen]
 
 
 def flower_case(model: str, quick: bool = False) -> Case | None:
     """FedAvg interleaved with Flower; in a quick run on one model."""
     if quick and model != "mlp":
         return None
-    return dataclasses.replace(FLOWER, repeats=(QUICK_REPEATS if quick else REPEATS)[model])
+    return _timed(FLOWER, model, quick)
 
 
-def _repeats(case: Case, repeats: int) -> int:
-    return max(3, repeats // 3) if case.epochs > 1 else repeats
+def _timed(case: Case, model: str, quick: bool) -> Case:
+    """The case with its repeats; long rounds are repeated less, short ones go in stretches."""
+    repeats = (QUICK_REPEATS if quick else REPEATS)[model]
+    stretch = (QUICK_STRETCH if quick else STRETCH).get(model, 1) if case.path == "round" else 1
+    return dataclasses.replace(case, repeats=max(3, repeats // 3) if case.epochs > 1 else repeats, stretch=stretch)

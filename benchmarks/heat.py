@@ -1,4 +1,4 @@
-"""A heat: entrants on one machine and one work, each waiting while another has its round."""
+"""A heat: entrants on one machine and one work, each waiting while another has its rounds."""
 
 from __future__ import annotations
 
@@ -92,15 +92,15 @@ class Heat:
             self._results[case.name]["agreement"] = agreement
 
     def _turn(self, case: Case, backwards: bool) -> None:
-        """A round of every entrant, in an order that changes from turn to turn."""
+        """A stretch of rounds of every entrant, in an order that changes from turn to turn."""
         running = self._running(case)
         for name in reversed(running) if backwards else running:
             with self._failing(name, case):
-                answer = self._peers[name].ask(do="round", case=case.name)
+                answer = self._peers[name].ask(do="stretch", case=case.name, rounds=case.stretch)
                 samples = self._results[case.name]["results"][name]
                 for figure in ("wall", "cpu"):
                     samples[figure].append(answer[figure])
-                samples["compiled"].append(answer.get("compiled", 0))
+                samples["compiled"].append(answer["compiled"])
                 samples["memory"] = answer["memory"]
 
     def _of(self, name: str) -> list[Case]:

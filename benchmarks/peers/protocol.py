@@ -1,7 +1,7 @@
 """How an entrant talks to the coordinator: one JSON request a line on stdin, one JSON answer a line on stdout.
 
 {"do": "prepare", "case": {...}}            build the case and run one round
-{"do": "round", "case": name}               run one round: wall and CPU seconds, peak memory
+{"do": "stretch", "case": name, "rounds": r}   run r rounds: wall and CPU seconds of one, peak memory
 {"do": "check", "case": name, "rounds": r, "out": path}   start again, run r rounds, save the weights
 {"do": "stop"}                              end; so does the end of stdin
 """
@@ -62,8 +62,8 @@ def _answer(
         runners[case["name"]] = build(work, case)
         return _measured(runners[case["name"]])
     runner = runners[request["case"]]
-    if request["do"] == "round":
-        return _measured(runner)
+    if request["do"] == "stretch":
+        return _measured(runner, request["rounds"])
     runner.reset()
     for _ in range(request["rounds"]):
         runner.round()
@@ -71,10 +71,9 @@ def _answer(
     return {}
 
 
-def _measured(runner: Runner) -> dict[str, Any]:
+def _measured(runner: Runner, calls: int = 1) -> dict[str, Any]:
     cpu, start = cpu_seconds(), time.perf_counter()
-    more = runner.round() or {}
-    wall = time.perf_counter() - start
-    rounds = more.pop("rounds", 1)
-    used = {"wall": wall / rounds, "cpu": (cpu_seconds() - cpu) / rounds, "memory": peak_bytes()}
-    return used | more
+    told = [runner.round() or {} for _ in range(calls)]
+    wall, cpu = time.perf_counter() - start, cpu_seconds() - cpu
+    rounds, compiled = sum(more.get("rounds", 1) for more in told), sum(more.get("compiled", 0) for more in told)
+    return {"wall": wall / rounds, "cpu": cpu / rounds, "memory": peak_bytes(), "compiled": compiled}

@@ -6,30 +6,34 @@ twentieth of a round, and more on a machine that gives free memory back to its h
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from fedmime import native
-from fedmime.engine.devices import SPREAD, spread
+from fedmime.engine.devices import SPREAD
+from fedmime.vector import nbytes
 
-LARGEST = 1 << 30  # bytes to hold between rounds
+LARGEST = 1 << 30  # bytes that are held between rounds
 
-_held: dict[Any, Any] = {}  # of the round before, if nobody has taken it
+_held: dict[Any, Any] = {}  # by their kind, oldest first
 
 
 def take(shapes: Any, on: Mesh) -> Any:
     """Tables with an axis of devices before these shapes; they hold anything, and become the taker's."""
-    tables = _held.pop(_name(shapes, on), None)
-    release()
-    return _new(shapes, on) if tables is None else tables
+    kind = _kind(shapes, on)
+    tables = _held.pop(kind, None)
+    return _maker(*kind)() if tables is None else tables
 
 
 def keep(shapes: Any, on: Mesh, tables: Any) -> None:
-    """Hold tables that were taken, or what became of them, for the next round."""
-    release()
-    _held[_name(shapes, on)] = tables
+    """Hold tables that were taken, or what became of them, for the next round; the oldest go if there are too many."""
+    _held.pop(_kind(shapes, on), None)
+    _held[_kind(shapes, on)] = tables
+    while nbytes(list(_held.values())) > LARGEST:
+        _held.pop(next(iter(_held)))
 
 
 def release() -> None:
@@ -37,17 +41,18 @@ def release() -> None:
     _held.clear()
 
 
-def _name(shapes: Any, on: Mesh) -> Any:
+def _kind(shapes: Any, on: Mesh) -> tuple[Any, tuple[Any, ...], Mesh]:
     leaves, tree = jax.tree.flatten(shapes)
     return tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves), on
 
 
-def _new(shapes: Any, on: Mesh) -> Any:
+@functools.lru_cache(maxsize=64)
+def _maker(tree: Any, leaves: tuple[Any, ...], on: Mesh) -> Any:
+    """What makes new tables, compiled once for each kind."""
+
     def make() -> Any:
-        leaves, tree = jax.tree.flatten(shapes)
         return jax.tree.unflatten(
-            tree, [native.unfilled((1, *leaf.shape), leaf.dtype, i) for i, leaf in enumerate(leaves)]
+            tree, [native.unfilled((1, *shape), dtype, i) for i, (shape, dtype) in enumerate(leaves)]
         )
 
-    own = jax.shard_map(make, mesh=on, in_specs=(), out_specs=SPREAD, check_vma=False)
-    return jax.jit(own, out_shardings=spread(on))()
+    return jax.jit(jax.shard_map(make, mesh=on, in_specs=(), out_specs=SPREAD, check_vma=False))

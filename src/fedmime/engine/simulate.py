@@ -14,7 +14,7 @@ import numpy as np
 
 from fedmime.aggregation import communication
 from fedmime.algorithms.algorithm import Algorithm, params
-from fedmime.engine import identity, record, scratch
+from fedmime.engine import identity, record
 from fedmime.engine.directory import RunDirectory
 from fedmime.engine.intake import Intake
 from fedmime.engine.log import Gate, Log
@@ -128,7 +128,6 @@ def simulate(
         return assemble(algorithm, problem, model, t, cohort, key, **options, donate=True)
 
     with contextlib.ExitStack() as stack:
-        stack.callback(scratch.release)
         directory = None
         if run_dir is not None:
             directory = stack.enter_context(RunDirectory(Path(run_dir), saving.keep))

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from fedmime.algorithms.algorithm import params
-from fedmime.engine import Gate, Info, Participation, identity, scratch
+from fedmime.engine import Gate, Info, Participation, identity
 from fedmime.engine.evaluate import evaluate
 from fedmime.engine.intake import Intake
 from fedmime.engine.round import Ready, assemble, default_layout, owned, placed, run_ready, shapes
@@ -82,7 +82,6 @@ class Lockstep:
                 raise Stopped(f"sweep: stopped by signal {signal}; the same command goes on", signal)
             if all(trial.diverged for trial in going):
                 break
-        scratch.release()
         self._save(going)
 
     def _step(self, trial: Trial, ready: Ready) -> None:
