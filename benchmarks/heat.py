@@ -131,4 +131,4 @@ def distance(a: Weights, b: Weights, start: Weights) -> dict[str, float]:
 def _blank(case: Case) -> dict[str, Any]:
     described = {"algorithm": case.algorithm, "base": case.base, "epochs": case.epochs, "devices": case.devices}
     nobody = {name: {"absent": "not started"} for name in case.entrants}
-    return {**described, "path": case.path, "results": nobody}
+    return {**described, "path": case.path, "stretch": case.stretch, "results": nobody}

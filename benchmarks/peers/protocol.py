@@ -64,6 +64,8 @@ def _answer(
     runner = runners[request["case"]]
     if request["do"] == "stretch":
         return _measured(runner, request["rounds"])
+    if request["do"] != "check":
+        raise ValueError(f"unknown request {request['do']!r}")
     runner.reset()
     for _ in range(request["rounds"]):
         runner.round()

@@ -83,7 +83,7 @@ def test_a_reply_without_bounds_is_refused_even_where_the_bound_is_infinite() ->
     state = algorithm.init(model())
     layout = default_layout(PROBLEM, None)
     options = {"devices": None, "drift": False, "layout": layout, "intake": Intake(PROBLEM.check)}
-    ready = assemble(algorithm, PROBLEM, state.server.x, 0, _cohort(1), None, largest=float("inf"), **options)
+    ready = assemble(algorithm, PROBLEM, state.server, 0, _cohort(1), None, largest=float("inf"), **options)
     _, info = run_ready(ready, placed(state, None))
     assert info.refused == (1,)
     assert not info.abandoned

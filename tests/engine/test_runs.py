@@ -106,7 +106,7 @@ def test_a_round_may_take_over_the_memory_of_the_state(kind: str) -> None:
         for t in range(algorithm.gradient_rounds, algorithm.gradient_rounds + 2):
             cohort = schedule.cohort(algorithm, CLIENTS, t)
             ready = assemble(
-                algorithm, PROBLEM, state.server.x, t, cohort, None,
+                algorithm, PROBLEM, state.server, t, cohort, None,
                 devices=1, drift=False, layout=layout, intake=intake, donate=donate,
             )  # fmt: skip
             before = jax.tree.map(jnp.copy, state.server)

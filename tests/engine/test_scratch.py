@@ -20,6 +20,13 @@ PROBLEMS = {  # a model for each way to find a step's gradient at the anchor
 }
 
 
+@pytest.fixture(autouse=True)
+def _nothing_held():
+    scratch.release()
+    yield
+    scratch.release()
+
+
 def _cohort(clients=3, steps=2):
     random = np.random.default_rng(0)
     batches = [
@@ -42,7 +49,6 @@ def _bits(state):
 def test_what_the_memory_held_does_not_count(kind, monkeypatch) -> None:
     problem = PROBLEMS[kind]()
     start = MIME.init(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), problem.init(jax.random.key(0))))
-    scratch.release()
     first, _ = fm.run_round(MIME, problem, start, _cohort(), jax.random.key(1))
     assert _held()
     for name, tables in list(scratch._held.items()):
@@ -62,22 +68,40 @@ def test_the_next_round_takes_the_same_memory() -> None:
         state, _ = fm.run_round(MIME, problem, state, _cohort())
         large = [leaf for leaf in _held() if leaf.nbytes > 1 << 12]
         places.append([shard.data.unsafe_buffer_pointer() for leaf in large for shard in leaf.addressable_shards])
+    assert places[0]
     assert places[0] == places[1] == places[2]
 
 
 @needed
 def test_only_rounds_that_keep_something_take_any() -> None:
     problem = PROBLEMS["factors"]()
-    scratch.release()
     for algorithm in (fm.algorithms.fedavg(0.1), fm.algorithms.mime_lite(fm.optimizers.momentum(), 0.1)):
         fm.run_round(algorithm, problem, algorithm.init(problem.init(jax.random.key(0))), _cohort())
         assert not scratch._held
 
 
 @needed
+def test_a_round_that_fails_on_the_devices_leaves_nothing_behind(monkeypatch) -> None:
+    """That it failed shows only when its report is asked for; what it was lent is then of no use."""
+    problem = PROBLEMS["factors"]()
+    state = MIME.init(problem.init(jax.random.key(0)))
+    fm.run_round(MIME, problem, state, _cohort())
+
+    def fails(_):
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "device_get", fails)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            fm.run_round(MIME, problem, state, _cohort())
+    assert not scratch._held
+    assert not fm.run_round(MIME, problem, state, _cohort())[1].abandoned
+    assert scratch._held
+
+
+@needed
 def test_the_oldest_goes_when_too_much_is_held(monkeypatch) -> None:
     problem = PROBLEMS["factors"]()
-    scratch.release()
     state = MIME.init(problem.init(jax.random.key(0)))
     fm.run_round(MIME, problem, state, _cohort(steps=2))
     first = list(scratch._held)

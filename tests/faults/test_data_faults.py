@@ -446,6 +446,21 @@ def test_a_client_with_one_bad_pixel_does_not_train_and_others_do(value: float) 
         np.testing.assert_allclose(with_it, without, rtol=1e-4, atol=1e-6)
 
 
+def test_pooled_examples_must_be_finite_or_belong_to_a_client_that_can_be_left_out() -> None:
+    data = {"x": np.full((2, 28, 28, 1), 0.5, np.float32), "y": np.asarray([1, 7])}
+    bad = data | {"x": np.full_like(data["x"], np.nan)}
+    algorithm, problem = fm.algorithms.centralized(fm.optimizers.sgd(), 0.1), fm.models.logistic()
+    with pytest.raises(DataError, match="pooled examples hold NaN or infinite numbers"):
+        fm.simulate(algorithm, problem, from_arrays({"a": data, "b": bad}), rounds=9, cohort_size=2)
+    batches = [{name: column[:, None] for name, column in client.items()} for client in (data, bad, data)]
+    state = algorithm.init(problem.init(jax.random.key(0)))
+    with_it, info = fm.run_round(algorithm, problem, state, fm.Cohort.from_batches(batches))
+    without, _ = fm.run_round(algorithm, problem, state, fm.Cohort.from_batches(batches[::2]))
+    assert info.refused == (1,)
+    for one, other in zip(*(jax.tree.leaves(fm.params(s)) for s in (with_it, without)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 # 12: labels out of range
 
 

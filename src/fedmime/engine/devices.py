@@ -57,12 +57,12 @@ def own_cores(devices: int) -> np.ndarray:
 
     A process that does not use all cores keeps out of the way of others like it.
     """
-    alone = 1 < devices == _cores() and jax.default_backend() == "cpu"
+    alone = jax.default_backend() == "cpu" and 1 < devices == _cores()
     return np.arange(devices) if alone else np.full(devices, -1)
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def everywhere(mesh: Mesh) -> NamedSharding:
@@ -82,7 +82,8 @@ def on_all(tree: Any, mesh: Mesh) -> Any:
 @functools.lru_cache(maxsize=1024, typed=True)
 def _held(number: float, dtype: Any, place: NamedSharding) -> jax.Array:
     """`dtype` is what JAX makes of the number now."""
-    return jax.device_put(number, place)
+    with jax.ensure_compile_time_eval():  # also if somebody traces a round: the array stays
+        return jax.device_put(number, place)
 
 
 def spread(mesh: Mesh) -> NamedSharding:

@@ -161,7 +161,7 @@ def kept_tables(
         return {name: jax.ShapeDtypeStruct((n, *field.shape), field.dtype) for name, field in row.items()}
 
     def tables(like: Any, rows: int, each: bool = False) -> Any:
-        """As many rows, or so many times as many as there are."""
+        """So many rows, or with `each` so many for each of those that `like` has."""
         counts = jax.tree.map(lambda leaf: rows * len(leaf) if each else rows, like)
         return jax.tree.map(lambda leaf, n: jax.ShapeDtypeStruct((n, *leaf.shape[1:]), leaf.dtype), like, counts)
 

@@ -223,7 +223,7 @@ def make_plan(
             example += n
         for name, column in pool.items():
             if lane:
-                np.concatenate([member.data[name] for member in lane], out=column[d, :example])
+                np.concatenate([member.data[name] for member in lane], out=column[d, :example], casting="unsafe")
         for column, entries in zip(tables.chunks, zip(*chunks[d], strict=True), strict=False):
             column[d, : len(chunks[d])] = entries
         tables.client_count[d], tables.chunk_count[d] = slot, len(chunks[d])

@@ -13,7 +13,6 @@ import numpy as np
 from jax.extend.core import Var
 from jax.sharding import Mesh
 
-from fedmime import native
 from fedmime.algorithms.algorithm import Algorithm, State
 from fedmime.engine import scratch
 from fedmime.engine.backends import local
@@ -124,11 +123,9 @@ def run_round(
         )
     if not cohort.members:
         raise DataError("run_round: the cohort has no client; give at least one")
-    if algorithm.pooled:
-        cohort = cohort.pooled()
     layout = layout or default_layout(problem, devices)
     options = {"devices": devices, "drift": drift, "layout": layout, "intake": Intake(problem.check)}
-    ready = assemble(algorithm, problem, state.server.x, state.round, cohort, key, **options)
+    ready = assemble(algorithm, problem, state.server, state.round, cohort, key, **options)
     return run_ready(ready, placed(state, devices), memory)
 
 
@@ -141,7 +138,7 @@ def default_layout(problem: Problem, devices: int | None) -> Layout:
 def assemble(
     algorithm: Algorithm,
     problem: Problem,
-    model: Any,
+    server: Any,
     round_number: int,
     cohort: Cohort,
     key: jax.Array | None,
@@ -155,16 +152,20 @@ def assemble(
 ) -> Ready:
     """Check a cohort and lay it out on the devices. Needs no state, so it can go on while another round computes.
 
-    Of the model only the shapes matter. `donate`: the state that the round will run from may be used up by it.
+    Of the server only the shapes matter. `donate`: the state that the round will run from may be used up by it.
     """
     if cohort.members:  # a round to which nobody came is abandoned, not wrong
         _check(algorithm, cohort)
     cohort, refused = intake.admit(cohort)
+    if algorithm.pooled and cohort.explicit and cohort.training:
+        cohort = cohort.pooled()
+    elif algorithm.pooled and refused:
+        raise DataError("the pooled examples hold NaN or infinite numbers; `fedmime data verify` names their client")
     on = mesh(devices)
     entropy = _spare_entropy() if key is None else _entropy(key)
     random = np.random.default_rng([*entropy, round_number])
     pick = int(random.integers(max(sum(m.steps for m in cohort.training), 1)))
-    by_client = bool(cohort.members) and uses_key(problem, model.tree, cohort)
+    by_client = bool(cohort.members) and uses_key(problem, server.x.tree, cohort)
     plans, tables = [], []
     for members in waves_of(cohort):
         plan = make_plan(cohort, members, layout, split=algorithm.split, by_client=by_client, pick=pick)
@@ -174,24 +175,26 @@ def assemble(
     draws = _spare_key(on) if key is None or not by_client else jax.device_put(key, everywhere(on))
     population, largest = on_all((float(cohort.population), largest), on)
     common = local.Common(now, coin, draws, population, largest)
-    control = _control(problem, nbytes(model), cohort, plans)
+    control = _control(problem, nbytes(server.x), cohort, plans)
     prime = round_number < algorithm.gradient_rounds
     masked = max((plan.longest for plan in plans), default=1) if layout.masked else None
     options = local.Options(on, layout.chunk, prime, drift, by_client, layout.lanes, masked, control, donate)
     recipe = at_round(algorithm, round_number)
-    lent = _lent(recipe, problem, model, cohort, plans, options)
+    lent = _lent(recipe, problem, server, cohort, plans, options)
     return Ready(recipe, problem, round_number, cohort, refused, plans, tables, common, options, lent)
 
 
 @functools.cache
 def _spare_key(on: Mesh) -> jax.Array:
     """Where nobody gave a key, and where no loss draws random numbers: what is on the devices is not sent again."""
-    return jax.device_put(jax.random.key(0), everywhere(on))
+    with jax.ensure_compile_time_eval():  # also if somebody traces a round: the key stays
+        return jax.device_put(jax.random.key(0), everywhere(on))
 
 
 @functools.cache
 def _spare_entropy() -> list[int]:
-    return _entropy(jax.random.key(0))
+    with jax.ensure_compile_time_eval():
+        return _entropy(jax.random.key(0))
 
 
 def _entropy(key: jax.Array) -> list[int]:
@@ -208,9 +211,9 @@ def owned(state: State, devices: int | None) -> State:
     return state._replace(server=jax.tree.map(jnp.copy, placed(state, devices).server))
 
 
-def shapes(model: Any) -> Any:
-    """What `assemble` needs of a model, which outlives its arrays."""
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), model)
+def shapes(server: Any) -> Any:
+    """What `assemble` needs of a server, which outlives its arrays."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), server)
 
 
 def run_ready(ready: Ready, state: State, memory: ClientMemory | None = None) -> tuple[State, Info]:
@@ -232,10 +235,10 @@ def run_ready(ready: Ready, state: State, memory: ClientMemory | None = None) ->
     lent = scratch.take(ready.scratch, ready.options.mesh) if ready.scratch else ()
     given = (algorithm, ready.problem, state.server, waves, ready.common, ready.options, lent)
     server, figures, outcome = local.run(*given)
-    if ready.scratch:
-        scratch.keep(ready.scratch, ready.options.mesh, outcome.scratch)
     ready.meanwhile()
     report = local.Report(*jax.device_get(figures).tolist())
+    if ready.scratch:  # only now is it known that the round went well
+        scratch.keep(ready.scratch, ready.options.mesh, outcome.scratch)
     refused = list(ready.refused)
     if trains:
         for plan, kept, refusals in zip(ready.plans, outcome.kept, jax.device_get(outcome.refused), strict=True):
@@ -279,16 +282,16 @@ def _control(problem: Problem, model_bytes: int, cohort: Cohort, plans: list[Pla
 
 
 def _lent(
-    algorithm: Algorithm, problem: Problem, model: Any, cohort: Cohort, plans: list[Plan], options: local.Options
+    algorithm: Algorithm, problem: Problem, server: Any, cohort: Cohort, plans: list[Plan], options: local.Options
 ) -> Any:
     """The tables of a round that keeps something of its full gradient, where their memory is worth keeping."""
-    if options.control == "twice" or options.lanes > 1 or options.prime or not cohort.members or not native.usable():
+    if options.control == "twice" or options.lanes > 1 or options.prime or not cohort.members or not scratch.usable():
         return ()
-    if not _anchored(*_hashable((algorithm, model))):
+    if not algorithm.local_steps or not _anchored(*_hashable((algorithm, server))):
         return ()
     row = {name: (a.shape[1:], jnp.result_type(a)) for name, a in cohort.members[0].data.items()}
     shapes = _kept_tables(
-        problem, options.control, *_hashable(model.tree), tuple(row.items()), plans[0].tables.sizes, options.chunk
+        problem, options.control, *_hashable(server.x.tree), tuple(row.items()), plans[0].tables.sizes, options.chunk
     )
     return shapes if nbytes(shapes) * options.mesh.size <= scratch.LARGEST else ()
 
@@ -298,10 +301,9 @@ def _anchored(tree: Any, leaves: tuple[Any, ...]) -> bool:
     """Whether an algorithm's local steps need gradients at a point at which a full gradient is taken, too."""
 
     def found(given: tuple[Algorithm, Any]) -> None:
-        algorithm, x = given
-        server = algorithm.start(x)
+        algorithm, server = given
         points = algorithm.points(server)
-        anchor = algorithm.anchor(algorithm.broadcast(server, points)) if algorithm.local_steps else None
+        anchor = algorithm.anchor(algorithm.broadcast(server, points))
         answers.append(any(anchor is point for point in points))
 
     answers: list[bool] = []

@@ -118,14 +118,14 @@ def simulate(
     if jax.tree.leaves(blank) and schedule.participation.sampler == "with_replacement":
         raise ConfigError("simulate: sampler='with_replacement' may draw a client twice, which cannot keep two values")
     layout = default_layout(problem, devices)
-    model = shapes(state.server.x)
+    server = shapes(state.server)
     reserve(layout, algorithm, population, schedule)
     intake = Intake(problem.check, once=not algorithm.pooled)
 
     def lay_out(t: int) -> Ready:
         cohort = schedule.cohort(algorithm, population, t)
         options = {"devices": devices, "drift": drift, "layout": layout, "intake": intake, "largest": gate.largest}
-        return assemble(algorithm, problem, model, t, cohort, key, **options, donate=True)
+        return assemble(algorithm, problem, server, t, cohort, key, **options, donate=True)
 
     with contextlib.ExitStack() as stack:
         directory = None

@@ -54,7 +54,7 @@ class Lockstep:
         reserve(self._layout, first.algorithm, self._population, self._schedule)
         self._intake = Intake(self._problem.check, once=not first.algorithm.pooled)
         model = self._problem.init(jax.random.fold_in(self._key, 0))
-        self._shapes = shapes(first.algorithm.init(model).server.x)
+        self._shapes = shapes(first.algorithm.init(model).server)
         data = identity.data(self._population)
         self.trials = [Trial(point, _name(each.setting, data)) for each, point in zip(prepared, values, strict=True)]
         for trial, algorithm in zip(self.trials, self._algorithms, strict=True):

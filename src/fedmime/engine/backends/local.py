@@ -112,7 +112,7 @@ def run(
 ) -> tuple[Server, jax.Array, Outcome]:
     """Run a round, whose report comes as an array of its fields.
 
-    The algorithm holds this round's numbers as leaves, so other numbers need no new program. A round without waves can
+    The algorithm holds this round's numbers as leaves, so other numbers need no new program. A round of one wave can
     be lent tables for what it keeps of its full gradient, which are then gone.
     """
     if len(waves) == 1:
