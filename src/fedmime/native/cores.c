@@ -7,7 +7,7 @@
 #include "vectors.h"
 
 /* The calling thread goes to the place-th of the cores it may use, if it is on another, and stays free to be moved.
-   The system wakes the threads of two devices on one core now and then, and needs up to ten milliseconds to see it. */
+   The system wakes the threads of two devices on one core now and then, and needs some milliseconds to see it. */
 static void settle(int place) {
 #ifdef __linux__
     cpu_set_t may, one;
