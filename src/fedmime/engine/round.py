@@ -10,18 +10,17 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Var
 from jax.sharding import Mesh
 
 from fedmime.algorithms.algorithm import Algorithm, State
-from fedmime.engine import scratch
+from fedmime.engine import scratch, traced
 from fedmime.engine.backends import local
 from fedmime.engine.cohort import Cohort, Member
 from fedmime.engine.devices import default_lanes, everywhere, mesh, on_all, spread
-from fedmime.engine.gradients import FactorRules, kept_tables
+from fedmime.engine.gradients import FactorRules
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory, RamMemory
-from fedmime.engine.plan import Layout, Plan, Sizes, make_plan, waves_of
+from fedmime.engine.plan import Layout, Plan, make_plan, waves_of
 from fedmime.errors import ConfigError, DataError
 from fedmime.numbers import at_round, flag, made, offers, random_key, started
 from fedmime.vector import nbytes
@@ -112,7 +111,7 @@ def run_round(
     if memory is not None:
         offers("run_round", "memory", memory, ("read", "write"), "be a client memory")
     flag("run_round", "drift", drift)
-    if jax.tree.structure(state.server) != _server_structure(*_hashable((algorithm, state.server.x))):
+    if jax.tree.structure(state.server) != traced.server_structure(algorithm, state.server.x):
         kinds = f"init of this very {type(algorithm).__name__}, got a {type(state.server).__name__}"
         raise ConfigError(f"run_round: state must come from the {kinds} of another algorithm or base")
     started("run_round", "params", state.server.x.tree, getattr(problem, "init", None))
@@ -165,7 +164,7 @@ def assemble(
     entropy = _spare_entropy() if key is None else _entropy(key)
     random = np.random.default_rng([*entropy, round_number])
     pick = int(random.integers(max(sum(m.steps for m in cohort.training), 1)))
-    by_client = bool(cohort.members) and uses_key(problem, server.x.tree, cohort)
+    by_client = bool(cohort.members) and traced.uses_key(problem, server.x.tree, cohort.members[0].data)
     plans, tables = [], []
     for members in waves_of(cohort):
         plan = make_plan(cohort, members, layout, split=algorithm.split, by_client=by_client, pick=pick)
@@ -287,36 +286,11 @@ def _lent(
     """The tables of a round that keeps something of its full gradient, where their memory is worth keeping."""
     if options.control == "twice" or options.lanes > 1 or options.prime or not cohort.members or not scratch.usable():
         return ()
-    if not algorithm.local_steps or not _anchored(*_hashable((algorithm, server))):
+    if not algorithm.local_steps or not traced.anchored(algorithm, server):
         return ()
-    row = {name: (a.shape[1:], jnp.result_type(a)) for name, a in cohort.members[0].data.items()}
-    shapes = _kept_tables(
-        problem, options.control, *_hashable(server.x.tree), tuple(row.items()), plans[0].tables.sizes, options.chunk
-    )
+    sample, sizes = cohort.members[0].data, plans[0].tables.sizes
+    shapes = traced.lent_tables(problem, options.control, server.x.tree, sample, sizes, options.chunk)
     return shapes if nbytes(shapes) * options.mesh.size <= scratch.LARGEST else ()
-
-
-@functools.lru_cache(maxsize=64)
-def _anchored(tree: Any, leaves: tuple[Any, ...]) -> bool:
-    """Whether an algorithm's local steps need gradients at a point at which a full gradient is taken, too."""
-
-    def found(given: tuple[Algorithm, Any]) -> None:
-        algorithm, server = given
-        points = algorithm.points(server)
-        anchor = algorithm.anchor(algorithm.broadcast(server, points))
-        answers.append(any(anchor is point for point in points))
-
-    answers: list[bool] = []
-    jax.eval_shape(found, _abstract(tree, leaves))
-    return answers[0]
-
-
-@functools.lru_cache(maxsize=64)
-def _kept_tables(
-    problem: Problem, control: str, tree: Any, leaves: tuple[Any, ...], row: Any, sizes: Sizes, chunk: int
-) -> Any:
-    fields = {name: jax.ShapeDtypeStruct(*kind) for name, kind in row}
-    return kept_tables(problem, control, _abstract(tree, leaves), fields, sizes, chunk)
 
 
 def _takes_each_once(member: Member) -> bool:
@@ -344,35 +318,3 @@ def _check(algorithm: Algorithm, cohort: Cohort) -> None:
         raise DataError("run_round: the cohort has no client that trains")
     if algorithm.split and not any(m.probes and not m.steps for m in cohort.members):
         raise DataError("run_round: split cohorts need clients that only send gradients; give them as full=[...]")
-
-
-def uses_key(problem: Problem, params: Any, cohort: Cohort) -> bool:
-    """Whether the loss draws random numbers, found out by tracing it once per kind of batch."""
-    sample = cohort.members[0].data
-    row = {name: jax.ShapeDtypeStruct((1, *a.shape[1:]), jnp.result_type(a)) for name, a in sample.items()}
-    return _uses_key(problem.loss, *_hashable((params, row)))
-
-
-@functools.lru_cache(maxsize=64)
-def _uses_key(loss: Callable[..., Any], tree: Any, leaves: tuple[Any, ...]) -> bool:
-    params, batch = _abstract(tree, leaves)
-    jaxpr = jax.make_jaxpr(loss)(params, batch, jax.random.key(0)).jaxpr
-    key = jaxpr.invars[-1]
-    return any(v is key for equation in jaxpr.eqns for v in equation.invars if isinstance(v, Var))
-
-
-@functools.lru_cache(maxsize=64)
-def _server_structure(tree: Any, leaves: tuple[Any, ...]) -> Any:
-    """How the server state of an algorithm is built around a model."""
-    return jax.tree.structure(jax.eval_shape(lambda pair: pair[0].start(pair[1]), _abstract(tree, leaves)))
-
-
-def _hashable(tree: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A pytree's structure, shapes and dtypes; schedules among its leaves stand for numbers."""
-    leaves, structure = jax.tree.flatten(tree)
-    number = ((), jnp.result_type(float))
-    return structure, tuple(number if callable(a) else (jnp.shape(a), jnp.result_type(a)) for a in leaves)
-
-
-def _abstract(tree: Any, leaves: tuple[Any, ...]) -> Any:
-    return jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
