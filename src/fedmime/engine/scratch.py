@@ -1,7 +1,7 @@
 """Memory for what a round keeps of its full gradients, which the next round takes over.
 
-A system hands new memory out page by page and clears each: for the tables of a large model that cost as much as a
-twentieth of a round, and more on a machine that gives free memory back to its host.
+A system hands new memory out page by page and clears each; a machine that gives free memory back to its host also has
+to ask for it again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from fedmime import native
 from fedmime.engine.devices import SPREAD
 from fedmime.engine.gradients import unfilled
+from fedmime.engine.traced import hashable
 from fedmime.vector import nbytes
 
 LARGEST = 512 << 20  # bytes that are held between rounds
@@ -41,10 +42,11 @@ def take(shapes: Any, on: Mesh) -> Any:
 
 def keep(shapes: Any, on: Mesh, tables: Any) -> None:
     """Hold tables that were taken, or what became of them, for the next round; the oldest go if there are too many."""
+    kind = _kind(shapes, on)
     with _lock:
-        _held.pop(_kind(shapes, on), None)
+        _held.pop(kind, None)
         _make_room(nbytes(tables))
-        _held[_kind(shapes, on)] = tables
+        _held[kind] = tables
 
 
 def release() -> None:
@@ -59,8 +61,7 @@ def _make_room(size: int) -> None:
 
 
 def _kind(shapes: Any, on: Mesh) -> tuple[Any, tuple[Any, ...], Mesh]:
-    leaves, tree = jax.tree.flatten(shapes)
-    return tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves), on
+    return *hashable(shapes), on
 
 
 @functools.lru_cache(maxsize=64)

@@ -19,23 +19,25 @@ from fedmime.engine.plan import Sizes
 def uses_key(problem: LossProblem, params: Any, sample: Columns) -> bool:
     """Whether the loss draws random numbers, found out by tracing it once per kind of batch."""
     row = {name: jax.ShapeDtypeStruct((1, *a.shape[1:]), jnp.result_type(a)) for name, a in sample.items()}
-    return _uses_key(problem.loss, *_hashable((params, row)))
+    return _uses_key(problem.loss, *hashable((params, row)))
 
 
 def server_structure(algorithm: Algorithm, x: Any) -> Any:
     """How the server state of an algorithm is built around a model."""
-    return _server_structure(*_hashable((algorithm, x)))
+    return _server_structure(*hashable((algorithm, x)))
 
 
 def anchored(algorithm: Algorithm, server: Any) -> bool:
     """Whether an algorithm's local steps need gradients at a point at which a full gradient is taken, too."""
-    return _anchored(*_hashable((algorithm, server)))
+    if type(algorithm).anchor is Algorithm.anchor:  # it names none
+        return False
+    return _anchored(*hashable((algorithm, server)))
 
 
 def lent_tables(problem: LossProblem, control: str, params: Any, sample: Columns, sizes: Sizes, chunk: int) -> Any:
     """The shapes of a device's tables of what is kept of the full gradient; see `gradients.kept_tables`."""
     row = tuple((name, (a.shape[1:], jnp.result_type(a))) for name, a in sample.items())
-    return _lent_tables(problem, control, *_hashable(params), row, sizes, chunk)
+    return _lent_tables(problem, control, *hashable(params), row, sizes, chunk)
 
 
 @functools.lru_cache(maxsize=64)
@@ -72,7 +74,7 @@ def _lent_tables(
     return kept_tables(problem, control, _abstract(tree, leaves), fields, sizes, chunk)
 
 
-def _hashable(tree: Any) -> tuple[Any, tuple[Any, ...]]:
+def hashable(tree: Any) -> tuple[Any, tuple[Any, ...]]:
     """A pytree's structure, shapes and dtypes; schedules among its leaves stand for numbers."""
     leaves, structure = jax.tree.flatten(tree)
     number = ((), jnp.result_type(float))

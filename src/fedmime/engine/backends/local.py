@@ -116,8 +116,9 @@ def run(
     be lent tables for what it keeps of its full gradient, which are then gone.
     """
     if len(waves) == 1:
-        server, report, *outcome = _whole_round(algorithm, problem, server, waves[0], scratch, common, options)
-        return server, report, Outcome([outcome[0]], [outcome[1]], outcome[2])
+        given = (algorithm, problem, server, waves[0], scratch, common, options)
+        server, report, keeps, refuses, scratch = _whole_round(*given)
+        return server, report, Outcome([keeps], [refuses], scratch)
     h: Gradients = ()
     for wave in waves:
         part = _gradient_wave(algorithm, problem, server, wave, common, options)
