@@ -1,5 +1,7 @@
 """Wrong arguments of a whole run, of a budget, of quadratics and of models."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -113,6 +115,15 @@ FUNCTIONS = {"init": len, "loss": len, "metrics": len, "check": len}
 
 @each(wrong(lambda n=n: m.from_functions(**FUNCTIONS | {n: "f"}), n, "f") for n in FUNCTIONS)
 def test_problems_need_functions(case: Wrong) -> None:
+    check(case)
+
+
+@each(
+    wrong(lambda n=n, v=v: dataclasses.replace(m.from_functions(len, len), **{n: v}), n, v)
+    for n in ("chunk", "widths")
+    for v in (0, *NOT_COUNTS)
+)
+def test_problems_need_counts(case: Wrong) -> None:
     check(case)
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fedmime.algorithms.algorithm import Batch, Carry
-from fedmime.engine.gradients import Examples, Source, loop
+from fedmime.engine.gradients import Batches, Examples, Source, loop
 from fedmime.vector import Vector, dot
 
 
@@ -31,7 +31,7 @@ class LaneClient:
     def __init__(
         self,
         source: Source,
-        examples: Callable[[jax.Array], Examples],
+        batches: Batches,
         kept: Any,
         steps: jax.Array,
         pick: jax.Array,
@@ -39,7 +39,7 @@ class LaneClient:
         masked: int | None,
     ) -> None:
         self.kept, self.steps, self.pick = kept, steps, pick
-        self._source, self._examples, self._watch_drift, self._masked = source, examples, watch_drift, masked
+        self._source, self._batches, self._watch_drift, self._masked = source, batches, watch_drift, masked
         self._loss: jax.Array | None = None  # of the gradient taken last, for the round's report
         self.watch: Watch | None = None
 
@@ -53,14 +53,17 @@ class LaneClient:
         x = _point(start)
 
         def body(k: jax.Array, loop: tuple[Carry, Watch]) -> tuple[Carry, Watch]:
-            carry, seen = loop
-            drift = seen.drift
-            if self._watch_drift:
-                moved = _point(carry) - x
-                drift = drift + dot(moved, moved)
-            carry = step(carry, Batch(k, self._examples(k)))
-            loss = seen.loss if self._loss is None else seen.loss + self._loss
-            return carry, Watch(loss, drift)
+            def work(examples: Examples, loop: tuple[Carry, Watch]) -> tuple[Carry, Watch]:
+                carry, seen = loop
+                drift = seen.drift
+                if self._watch_drift:
+                    moved = _point(carry) - x
+                    drift = drift + dot(moved, moved)
+                carry = step(carry, Batch(k, examples))
+                loss = seen.loss if self._loss is None else seen.loss + self._loss
+                return carry, Watch(loss, drift)
+
+            return self._batches.each(k, work, loop)
 
         dtype = jax.tree.leaves(x)[0].dtype
         carry, self.watch = loop(self.steps, self._masked, body, (start, Watch.zero(dtype)))

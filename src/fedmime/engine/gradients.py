@@ -225,7 +225,7 @@ def full_gradient_with_factors(
 
 
 def full_gradient_by_steps(
-    problem: LossProblem, point: Vector, tables: Tables, blank: Any, key: jax.Array, masked: int | None
+    problem: LossProblem, point: Vector, tables: Tables, blank: Any, key: jax.Array, masked: int | None, widths: int
 ) -> tuple[Vector, FromCache]:
     """The same from the clients' own mini-batches, each of which is taken once; the gradient of each is kept, too.
 
@@ -236,7 +236,7 @@ def full_gradient_by_steps(
         grad = loss_and_grad(problem, point, examples)[1]
         return grad, grad.map(lambda leaf: leaf[None]).tree if jax.tree.leaves(blank) else blank
 
-    total, kept = _by_steps(gradient, point, tables, blank, key, masked)
+    total, kept = _by_steps(gradient, point, tables, blank, key, masked, widths)
     return total, FromCache(problem, kept)
 
 
@@ -264,19 +264,21 @@ def _by_steps(
     blank: Any,
     key: jax.Array,
     masked: int | None,
+    widths: int = 1,
 ) -> tuple[Vector, Any]:
     """The clients' gradients as sums over their mini-batches, and what is kept of each: some rows of every leaf."""
 
     def client(i: jax.Array, carry: tuple[Vector, Any]) -> tuple[Vector, Any]:
         first, own = tables.clients.first[i], jax.random.fold_in(key, tables.clients.index[i])
+        batches = Batches(tables, own, first, point, widths)
 
         def add(k: jax.Array, carry: tuple[Vector, Any]) -> tuple[Vector, Any]:
             total, kept = carry
-            examples = step_of(tables, own, first, k, point)
-            grad, fresh = gradient(examples)
-            share = tables.probe_weights[examples.rows[0]] * tables.counts[first + k]
+            grad, fresh = batches.each(k, gradient)
+            step = first + k
+            share = tables.probe_weights[tables.rows[step, 0]] * tables.counts[step]
             kept = jax.tree.map(
-                lambda all_, new: lax.dynamic_update_slice_in_dim(all_, new, (first + k) * len(new), 0), kept, fresh
+                lambda all_, new: lax.dynamic_update_slice_in_dim(all_, new, step * len(new), 0), kept, fresh
             )
             return total + share * grad, kept
 
@@ -296,13 +298,33 @@ def chunk_of(tables: Tables, key: jax.Array, i: Any, chunk: int) -> Examples:
     return Examples(_gather(tables, rows), jnp.where(real, tables.probe_weights[rows], 0), real, key, rows, i)
 
 
-def step_of(tables: Tables, key: jax.Array, first: jax.Array, k: jax.Array, model: Vector) -> Examples:
-    """A client's k-th mini-batch; its real examples weigh 1/count in the model's precision."""
-    rows, count = tables.rows[first + k], tables.counts[first + k]
-    dtype = jax.tree.leaves(model)[0].dtype
-    real = jnp.arange(tables.rows.shape[-1]) < count
-    weights = real.astype(dtype) / count.astype(dtype)
-    return Examples(_gather(tables, rows), weights, real, jax.random.fold_in(key, k), rows, first + k)
+class Batches(NamedTuple):
+    """One client's mini-batches."""
+
+    tables: Tables
+    key: jax.Array  # the client's own
+    first: jax.Array  # place of its first step in the table of steps
+    model: Vector
+    widths: int  # how many programs there are for a step: for all mini-batches one, or narrower ones for short ones
+
+    def each(self, k: jax.Array, work: Callable[..., T], *carry: Any) -> T:
+        """`work(examples, *carry)` on the k-th mini-batch, at the least width that has room for it."""
+        batch = self.tables.rows.shape[-1]
+        widths = sorted({-(-batch * i // self.widths) for i in range(1, self.widths + 1)})
+        branches = [lambda *carry, width=width: work(self._examples(k, width), *carry) for width in widths]
+        if len(branches) == 1:
+            return branches[0](*carry)
+        place = jnp.sum(self.tables.counts[self.first + k] > jnp.asarray(widths[:-1]))
+        return lax.switch(place, branches, *carry)
+
+    def _examples(self, k: jax.Array, width: int) -> Examples:
+        """The real examples weigh 1/count in the model's precision; they come first."""
+        step = self.first + k
+        rows, count = self.tables.rows[step, :width], self.tables.counts[step]
+        dtype = jax.tree.leaves(self.model)[0].dtype
+        real = jnp.arange(width) < count
+        weights = real.astype(dtype) / count.astype(dtype)
+        return Examples(_gather(self.tables, rows), weights, real, jax.random.fold_in(self.key, k), rows, step)
 
 
 def _gather(tables: Tables, rows: Any) -> dict[str, Any]:

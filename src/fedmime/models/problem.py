@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedmime.numbers import function
+from fedmime.numbers import count, function
 
 Params = Any
 Batch = Mapping[str, jax.Array]
@@ -56,6 +56,8 @@ class Problem:
     `check` looks at host arrays before they are trained on and raises `DataError` on labels out of range and the like.
     `factors`, where a model has them, spare Mime the second gradient of each local step.
     `chunk` is how many examples a full gradient takes at once: many for dense layers, few where activations are large.
+    `widths` is in how many programs a local step comes: with 3, mini-batches at most a third or two thirds full have
+    narrower ones of their own. Worth compiling where a step's cost goes by its examples more than by the weights.
     """
 
     name: str
@@ -65,6 +67,11 @@ class Problem:
     check: Callable[[Mapping[str, np.ndarray]], None] = _accept
     factors: Factors | None = None
     chunk: int = 256
+    widths: int = 1
+
+    def __post_init__(self) -> None:
+        count("problem", "chunk", self.chunk, least=1)
+        count("problem", "widths", self.widths, least=1)
 
 
 def from_functions(

@@ -22,6 +22,7 @@ from fedmime.algorithms.algorithm import Algorithm, Replies, Reply, Server
 from fedmime.engine.client import LaneClient, Watch
 from fedmime.engine.devices import AXIS, EVERYWHERE, LANE, SPREAD
 from fedmime.engine.gradients import (
+    Batches,
     LossProblem,
     Source,
     Twice,
@@ -31,7 +32,6 @@ from fedmime.engine.gradients import (
     full_gradient_with_step_factors,
     kept_tables,
     loop,
-    step_of,
     unfilled,
 )
 from fedmime.engine.plan import Packed, Tables
@@ -67,6 +67,7 @@ class Options(NamedTuple):
     random: bool  # whether the loss draws random numbers
     lanes: int  # clients side by side on each device
     masked: int | None  # None: loops take as many trips as there are; else the longest client's, the rest masked
+    widths: int  # in how many widths there is a step's program
     control: str  # how a local step finds its gradient at the anchor: "twice", "factors", "step factors" or "cache"
     donate: bool = False  # whether the new server state may take the memory of the old one, which is then gone
 
@@ -282,21 +283,21 @@ def _full_gradients(
     source: Source = Twice(problem, anchor)
     h = []
     for point in points:
-        anchored = anchor is point
+        anchored, given = anchor is point, (problem, point, tables)
         if anchored and options.control != "twice" and not jax.tree.leaves(blank):
             row = {name: jax.typeof(column[0]) for name, column in tables.pool.items()}
             blank = unfilled(kept_tables(problem, options.control, point.tree, row, tables.sizes(), options.chunk))
         if anchored and options.control == "factors":
-            part, source = full_gradient_with_factors(problem, point, tables, blank, key, options.chunk, options.masked)
+            part, source = full_gradient_with_factors(*given, blank, key, options.chunk, options.masked)
         elif anchored and options.control == "step factors":
-            part, source = full_gradient_with_step_factors(problem, point, tables, blank, key, options.masked)
+            part, source = full_gradient_with_step_factors(*given, blank, key, options.masked)
         elif anchored and options.control == "cache":
-            part, source = full_gradient_by_steps(problem, point, tables, blank, key, options.masked)
+            part, source = full_gradient_by_steps(*given, blank, key, options.masked, options.widths)
         elif anchor is not None and options.control == "cache" and options.random:
             # gradients at all points draw the random numbers of the local steps, so that they can be compared
-            part, _ = full_gradient_by_steps(problem, point, tables, (), key, options.masked)
+            part, _ = full_gradient_by_steps(*given, (), key, options.masked, options.widths)
         else:
-            part = full_gradient(problem, point, tables, key, options.chunk, options.masked)
+            part = full_gradient(*given, key, options.chunk, options.masked)
         h.append(_sum(part, options))
     return tuple(h), source
 
@@ -319,10 +320,10 @@ def _train(
 
     def local(i: jax.Array) -> tuple[Reply, Watch]:
         own = jax.random.fold_in(key, tables.clients.index[i])
-        examples = functools.partial(step_of, tables, own, tables.clients.first[i], model=server.x)
+        batches = Batches(tables, own, tables.clients.first[i], server.x, options.widths)
         own_kept = jax.tree.map(lambda leaf: leaf[i], kept)
         client = LaneClient(
-            source, examples, own_kept, tables.clients.steps[i], tables.clients.pick[i], options.drift, options.masked
+            source, batches, own_kept, tables.clients.steps[i], tables.clients.pick[i], options.drift, options.masked
         )
         reply = algorithm.local(message, client)
         return jax.tree.map(jnp.asarray, reply), client.watch or Watch.zero(dtype)
