@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedmime.models.layers import OuterSum, Rows
-from fedmime.vector import Vector, dot, norm, where, zeros
+from fedmime.vector import Vector, distance, dot, finite, norm, where, zeros
 
 SHAPES = {"small": (3, 5), "large": (200, 300)}  # XLA's and the kernels'
 
@@ -88,3 +88,33 @@ def test_what_counts_nothing_may_be_nan(size):
     spoilt = x.map(lambda leaf: leaf * jnp.nan)
     total = x + jnp.zeros(()) * Vector.pending(spoilt.tree)
     np.testing.assert_array_equal(total.tree["w"], x.tree["w"])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("size", SHAPES)
+def test_finite_is_about_entries_and_not_about_their_squares(size, dtype):
+    x, *_ = _parts(size, dtype)
+    largest = float(jnp.finfo(dtype).max)
+    for entry, sound in (
+        (0.0, True),
+        (largest, True),
+        (-largest, True),
+        (np.inf, False),
+        (-np.inf, False),
+        (np.nan, False),
+    ):
+        spoiled = {"w": x.tree["w"].at[-1, -1].set(entry), "b": x.tree["b"]}
+        assert bool(jax.jit(finite)(spoiled)) == sound
+    assert bool(finite(()))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("size", SHAPES)
+def test_lengths_and_choices(size, dtype):
+    x, y, *_ = _parts(size, dtype)
+    flat = [np.concatenate([np.asarray(v.tree[n], np.float64).ravel() for n in ("w", "b")]) for v in (x, y)]
+    np.testing.assert_allclose(distance(x, y), np.linalg.norm(flat[0] - flat[1]), rtol=1e-5)
+    np.testing.assert_allclose(norm(x), np.linalg.norm(flat[0]), rtol=1e-5)
+    for truth, chosen in ((True, x), (False, y)):
+        ours = jax.jit(where)(jnp.asarray(truth), x, y)
+        assert all(np.array_equal(ours.tree[n], chosen.tree[n]) for n in ("w", "b"))

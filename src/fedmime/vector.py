@@ -171,25 +171,50 @@ def at_least(v: Vector, floor: Scalar) -> Vector:
 
 
 def dot(a: Vector, b: Vector) -> jax.Array:
-    """The inner product, over all leaves."""
-    products = jax.tree.leaves(a.map(lambda p, q: jnp.sum(p * q), b))
-    return jnp.sum(jnp.stack(products)) if products else jnp.zeros(())
+    """The inner product, over all leaves. It has no derivative."""
+    return _total(lambda p, q: native.dot(p, q) if native.sums(p, q) else jnp.sum(p * q), a, b)
 
 
 def norm(v: Vector) -> jax.Array:
-    """The Euclidean norm."""
+    """The Euclidean norm, not finite if an entry is not. It has no derivative."""
     return jnp.sqrt(dot(v, v))
+
+
+def distance(a: Vector, b: Vector) -> jax.Array:
+    """The Euclidean norm of a - b. It has no derivative."""
+    return jnp.sqrt(squared_distance(a, b))
+
+
+def squared_distance(a: Vector, b: Vector) -> jax.Array:
+    """Its square."""
+    return _total(lambda p, q: native.squared_distance(p, q) if native.sums(p, q) else jnp.sum((p - q) ** 2), a, b)
+
+
+def _total(term: Callable[[jax.Array, jax.Array], jax.Array], a: Vector, b: Vector) -> jax.Array:
+    terms = [term(p, q) for p, q in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)]
+    return jnp.sum(jnp.stack(terms)) if terms else jnp.zeros(())
 
 
 def where(condition: jax.Array, a: Tree, b: Tree) -> Tree:
     """Choose between two pytrees of the same structure by one scalar condition."""
-    return jax.tree.map(lambda p, q: jnp.where(condition, p, q), a, b)
+
+    def chosen(p: jax.Array, q: jax.Array) -> jax.Array:
+        return native.choose(condition, p, q) if native.sums(p, q) else jnp.where(condition, p, q)
+
+    return jax.tree.map(chosen, a, b)
 
 
 def finite(tree: Tree) -> jax.Array:
     """Whether every entry of a pytree is finite."""
-    checks = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]
-    return jnp.all(jnp.stack(checks)) if checks else jnp.asarray(True)
+
+    def one_by_one() -> jax.Array:
+        return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+
+    leaves = jax.tree.leaves(tree)
+    if not leaves:
+        return jnp.asarray(True)
+    # Squares are summed up faster than entries are looked at; only where the sum is not finite may it be too large.
+    return jax.lax.cond(jnp.isfinite(norm(Vector(leaves))), lambda: jnp.asarray(True), one_by_one)
 
 
 def nbytes(tree: Tree) -> int:

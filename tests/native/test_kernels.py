@@ -102,6 +102,11 @@ def test_sums_over_arrays(size):
     for scales, arrays in (([1.0, 0.0, -0.5], (a, spoilt, b)), ([0.0, 1.0, -0.5], (spoilt, a, b))):
         assert _distance(native.weighted_sum(jnp.float32(scales), *map(jnp.asarray, arrays)), exact) < CLOSE
     assert abs(native.dot(a, b) - np.float64(a) @ np.float64(b)) < CLOSE * (np.float64(a) @ np.float64(a) + 1)
+    apart = np.sum((np.float64(a) - np.float64(b)) ** 2)
+    assert abs(native.squared_distance(a, b) - apart) < CLOSE * (apart + 1)
+    for truth, chosen in ((True, a), (False, b)):
+        ours = jax.jit(native.choose)(jnp.asarray(truth), jnp.asarray(a), jnp.asarray(b))
+        assert np.asarray(ours).tobytes() == np.asarray(chosen).tobytes()
 
 
 @needed

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedmime.algorithms.algorithm import Batch, Carry
 from fedmime.engine.gradients import Batches, Examples, Source, loop
-from fedmime.vector import Vector, dot
+from fedmime.vector import Vector, squared_distance
 
 
 class Watch(NamedTuple):
@@ -57,8 +57,7 @@ class LaneClient:
                 carry, seen = loop
                 drift = seen.drift
                 if self._watch_drift:
-                    moved = _point(carry) - x
-                    drift = drift + dot(moved, moved)
+                    drift = drift + squared_distance(_point(carry), x)
                 carry = step(carry, Batch(k, examples))
                 loss = seen.loss if self._loss is None else seen.loss + self._loss
                 return carry, Watch(loss, drift)

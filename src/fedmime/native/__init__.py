@@ -1,5 +1,5 @@
 """Kernels in C for what XLA runs slowly on a CPU: convolutions, two products of dense layers, the LSTM's recurrence,
-sums over arrays as large as a model, rows of tables.
+passes over arrays as large as a model, rows of tables.
 
 They are compiled for the machine at hand when they are first needed, and kept in the user's cache. Without a C
 compiler, on other devices, for other numbers than float32, or with `FEDMIME_NATIVE=0`, layers run on XLA alone.
@@ -8,6 +8,7 @@ compiler, on other devices, for other numbers than float32, or with `FEDMIME_NAT
 from fedmime.native.calls import (
     add_outer,
     adds_outer,
+    choose,
     convolve,
     convolves,
     correlates,
@@ -20,6 +21,7 @@ from fedmime.native.calls import (
     multiplies,
     outer_sum,
     settled,
+    squared_distance,
     sums,
     take,
     takes,
@@ -35,6 +37,7 @@ from fedmime.native.library import status
 __all__ = [
     "add_outer",
     "adds_outer",
+    "choose",
     "convolve",
     "convolves",
     "correlates",
@@ -47,6 +50,7 @@ __all__ = [
     "multiplies",
     "outer_sum",
     "settled",
+    "squared_distance",
     "status",
     "sums",
     "take",

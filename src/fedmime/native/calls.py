@@ -146,6 +146,16 @@ def dot(a: jax.Array, b: jax.Array) -> jax.Array:
     return _call("dot", [()])(a, b)[0]
 
 
+def squared_distance(a: jax.Array, b: jax.Array) -> jax.Array:
+    """The squared Euclidean distance of two arrays of one shape."""
+    return _call("squared_distance", [()])(a, b)[0]
+
+
+def choose(condition: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
+    """One of two arrays of one shape by a truth value; `a` in its own memory, where nothing else needs it."""
+    return _call("choose", [a.shape], {1: 0})(condition.astype(jnp.int32), a, b)[0]
+
+
 def convolve(x: jax.Array, kernel: jax.Array, pads: Padding) -> jax.Array:
     """`x` [batch, height, width, in] with `kernel` [height, width, in, out], stride 1."""
     shape = (x.shape[0], *_slid(x.shape[1:3], kernel.shape[:2], pads), kernel.shape[3])

@@ -24,7 +24,7 @@ _SOURCES = {
     "memory.c": ("unfilled",),
     "recurrence.c": ("lstm_backward", "lstm_forward"),
     "rows.c": ("take", "weighted_rows"),
-    "sums.c": ("dot", "weighted_sum"),
+    "sums.c": ("choose", "dot", "squared_distance", "weighted_sum"),
 }
 KERNELS = tuple(kernel for kernels in _SOURCES.values() for kernel in kernels)
 _FLAGS = ("-O2", "-march=native", "-fPIC", "-shared")

@@ -1,5 +1,5 @@
-/* Sums over arrays as large as a model, each in one pass by the thread that asks: XLA would share such a pass with
-   threads that are busy with another device. */
+/* Sums over arrays as large as a model, and choices between them, each in one pass by the thread that asks: XLA would
+   share such a pass with threads that are busy with another device. */
 #include "vectors.h"
 
 enum { MOST = 16, SPAN = 4 * LANES };
@@ -34,18 +34,42 @@ XLA_FFI_Error *fedmime_weighted_sum(XLA_FFI_CallFrame *frame) {
     return NULL;
 }
 
-/* args: two arrays of one size; rets: their inner product []. */
-XLA_FFI_Error *fedmime_dot(XLA_FFI_CallFrame *frame) {
-    if (asks_version(frame)) return NULL;
+/* A vector's worth of terms: products of entries, or squares of their differences. */
+INLINE vec term(int apart, vec a, vec b) { return apart ? (a - b) * (a - b) : a * b; }
+
+INLINE void reduce(int apart, XLA_FFI_CallFrame *frame) {
     const float *a = argument(frame, 0)->data, *b = argument(frame, 1)->data;
     int64_t size = elements(argument(frame, 0)), i = 0;
     vec sums[4] = {};
     for (; i + SPAN <= size; i += SPAN)
-        UNROLL for (int v = 0; v < 4; v++) sums[v] += load(a + i + v * LANES) * load(b + i + v * LANES);
+        UNROLL for (int v = 0; v < 4; v++) sums[v] += term(apart, load(a + i + v * LANES), load(b + i + v * LANES));
     vec all_sums = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    for (; i < size; i += LANES) all_sums += term(apart, load_some(a + i, size - i), load_some(b + i, size - i));
     float sum = 0;
     for (int v = 0; v < LANES; v++) sum += all_sums[v];
-    for (; i < size; i++) sum += a[i] * b[i];
     *(float *)result(frame, 0)->data = sum;
+}
+
+/* args: two arrays of one size; rets: their inner product []. */
+XLA_FFI_Error *fedmime_dot(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    reduce(0, frame);
+    return NULL;
+}
+
+/* The same, rets: the sum of the squares of their differences []. */
+XLA_FFI_Error *fedmime_squared_distance(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    reduce(1, frame);
+    return NULL;
+}
+
+/* args: a truth value as a whole number, two arrays of one size, of which the first may be the result; rets: the first
+   if it is true, else the second. */
+XLA_FFI_Error *fedmime_choose(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    const void *from = argument(frame, *(const int32_t *)argument(frame, 0)->data ? 1 : 2)->data;
+    void *to = result(frame, 0)->data;
+    if (to != from) memcpy(to, from, 4 * elements(result(frame, 0)));
     return NULL;
 }

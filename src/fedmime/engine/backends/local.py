@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh
 
-from fedmime import native
 from fedmime.algorithms.algorithm import Algorithm, Replies, Reply, Server
 from fedmime.engine.client import LaneClient, Watch
 from fedmime.engine.devices import AXIS, EVERYWHERE, LANE, SPREAD
@@ -35,7 +34,7 @@ from fedmime.engine.gradients import (
     unfilled,
 )
 from fedmime.engine.plan import Packed, Tables
-from fedmime.vector import Vector, finite, norm, where
+from fedmime.vector import Vector, distance, finite, norm, where
 
 Gradients = tuple[Vector, ...]
 
@@ -331,7 +330,7 @@ def _train(
     def fold(i: jax.Array, carry: tuple[Totals, Any, jax.Array]) -> tuple[Totals, Any, jax.Array]:
         totals, new, refused = carry
         reply, watch = local(i)
-        length = _length(reply.send)  # of what is not finite: not finite
+        length = norm(Vector(reply.send))
         good = jnp.isfinite(length) & (length <= bound) & finite((reply.add, reply.keep))
         w, counts = jnp.where(good, tables.clients.weight[i].astype(dtype), 0), good.astype(dtype)
         totals = Totals(
@@ -364,7 +363,9 @@ def _conclude(
     deviation = None
     if totals is not None:
         steps = totals.steps.astype(zero.dtype)
-        mean = jax.tree.map(lambda leaf: leaf / totals.weight, totals.send)
+        mean = jax.tree.map(
+            lambda sent: sent / totals.weight, totals.send, is_leaf=lambda sent: isinstance(sent, Vector)
+        )
         replies = Replies(
             mean, totals.add, common.population, steps, totals.weighted_steps / totals.weight, common.coin
         )
@@ -372,22 +373,15 @@ def _conclude(
         loss, drift = totals.watch.loss / steps, totals.watch.drift / steps
         accepted = totals.steps > 0
     new = algorithm.prime(server, h, common.round) if options.prime else algorithm.server(server, h, replies)
-    accepted = finite(new) & (norm(new.x - server.x) <= _bound(server, common.largest)) & accepted
-    new = where(accepted, new, server)
-    none = jnp.full_like(zero, jnp.nan)
-    lengths = (norm(h[0]) if h else none, none if deviation is None else norm(deviation), norm(new.x - server.x))
-    return new, Report(accepted, loss, drift, *lengths)
+    moved, none = distance(new.x, server.x), jnp.full_like(zero, jnp.nan)
+    accepted = finite(new) & (moved <= _bound(server, common.largest)) & accepted
+    lengths = (norm(h[0]) if h else none, none if deviation is None else norm(deviation), jnp.where(accepted, moved, 0))
+    return where(accepted, new, server), Report(accepted, loss, drift, *lengths)
 
 
 def _plus(total: Any, weight: jax.Array, reply: Any) -> Any:
     """A sum over clients with one more; a weight of zero counts for nothing, whatever was replied."""
     return (Vector(total) + weight * Vector.pending(reply)).tree
-
-
-def _length(tree: Any) -> jax.Array:
-    """As `norm`, by the kernels where they are faster: they have no derivative."""
-    squares = [native.dot(a, a) if native.sums(a) else jnp.sum(a * a) for a in jax.tree.leaves(tree)]
-    return jnp.sqrt(jnp.sum(jnp.stack(squares))) if squares else jnp.zeros(())
 
 
 def _figures(report: Report) -> jax.Array:
