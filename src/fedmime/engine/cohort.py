@@ -53,7 +53,17 @@ class Cohort:
         """The clients whose full gradient can be asked for."""
         return tuple(m for m in self.members if m.probes)
 
-    @property
+    @functools.cached_property
+    def takes_each_once(self) -> bool:
+        """Whether the mini-batches of every client that trains go through all its examples once."""
+        return all(_takes_each_once(m) for m in self.training)
+
+    @functools.cached_property
+    def laid_out(self) -> dict[Any, Any]:
+        """What `run_round` last made of it, for the next round on it; see `engine.laid`."""
+        return {}
+
+    @functools.cached_property
     def batch_size(self) -> int:
         """The width of the widest mini-batch."""
         return max((m.rows.shape[1] for m in self.training if m.rows is not None), default=1)
@@ -112,6 +122,8 @@ class Cohort:
             gradient_weights: of the full gradients; by default `weights` for the same clients, else examples.
             ids: positions of the clients in the population, for SCAFFOLD's and FedDyn's memory; by default 0, 1, ...
             population: N; by default the cohort is the whole population.
+
+        The arrays must stay as they are: a cohort that is run again is not looked at again.
         """
         batches = _entries("batches", () if batches is None else batches)
         if not batches:
@@ -134,6 +146,12 @@ class Cohort:
             gradient_weights=_weights("gradient_weights", gradient_weights, clients if full is None else len(probing)),
             explicit=True,
         )
+
+
+def _takes_each_once(member: Member) -> bool:
+    if member.rows is None or member.counts is None:
+        return False
+    return bool(member.counts.sum() == member.size == len(np.unique(member.rows)))
 
 
 def pad_rows(rows: np.ndarray, width: int) -> np.ndarray:

@@ -101,7 +101,7 @@ def _sent(ready: Ready, cost: Cost) -> tuple[int, int]:
     """Bytes down and up in a round."""
     if ready.algorithm.pooled:
         return 0, 0
-    everyone, training = len(ready.cohort.members), len(ready.cohort.training)
+    everyone, training = len(ready.laid.cohort.members), len(ready.laid.cohort.training)
     if ready.options.prime and cost.prime is not None:
         return everyone * cost.prime.down, everyone * cost.prime.up
     if cost.gradient is None:

@@ -55,7 +55,7 @@ class Clients(NamedTuple):
     steps: np.ndarray  # [devices, clients] K_i
     weight: np.ndarray  # [devices, clients] w_i
     index: np.ndarray  # [devices, clients] position in the population
-    pick: np.ndarray  # [devices, clients] step drawn by the server, or -1
+    before: np.ndarray  # [devices, clients] steps of the cohort's clients before it
 
 
 class Sizes(NamedTuple):
@@ -174,20 +174,16 @@ def waves_of(cohort: Cohort) -> list[tuple[Member, ...]]:
     return [tuple(wave) for wave in waves]
 
 
-def make_plan(
-    cohort: Cohort, members: Sequence[Member], layout: Layout, *, split: bool, by_client: bool, pick: int = -1
-) -> Plan:
+def make_plan(cohort: Cohort, members: Sequence[Member], layout: Layout, *, split: bool, by_client: bool) -> Plan:
     """Lay out the members of a cohort that are on the devices together.
 
-    Args:
-        by_client: no chunk of the full gradient spans two clients, so that a loss with random numbers draws the same
-            ones on any layout.
-        pick: which of the cohort's local steps, counted over the members in order, the server drew.
+    With `by_client` no chunk of the full gradient spans two clients, so that a loss with random numbers draws the same
+    ones on any layout.
     """
     updates, gradients = cohort.shares(split)
     update = dict(zip((id(m) for m in cohort.training), updates, strict=True))
     gradient = dict(zip((id(m) for m in cohort.probing), gradients, strict=True))
-    picks = _picks(cohort, pick)
+    before = dict(zip((id(m) for m in cohort.training), _before(cohort), strict=True))
     lanes = _deal(members, layout.tracks, cohort.batch_size)
     chunks = [_chunks(lane, layout.chunk, by_client) for lane in lanes]
 
@@ -215,7 +211,7 @@ def make_plan(
             if member.rows is not None and member.counts is not None:
                 tables.rows[d, step : step + member.steps] = pad_rows(member.rows, width) + example
                 tables.counts[d, step : step + member.steps] = member.counts
-                entry = (step, member.steps, update[id(member)], member.index, picks[id(member)])
+                entry = (step, member.steps, update[id(member)], member.index, before[id(member)])
                 for column, value in zip(tables.clients, entry, strict=True):
                     column[d, slot] = value
                 slots[member.index] = (d, slot)
@@ -244,13 +240,10 @@ def _length(member: Member) -> int:
     return len(next(iter(member.data.values())))
 
 
-def _picks(cohort: Cohort, pick: int) -> dict[int, int]:
-    """The drawn step as each client counts its own, -1 for all clients but one."""
-    picks, first = {}, 0
-    for member in cohort.training:
-        picks[id(member)] = pick - first if first <= pick < first + member.steps else -1
-        first += member.steps
-    return picks
+def _before(cohort: Cohort) -> np.ndarray:
+    """The local steps of the clients before each client that trains."""
+    steps = np.asarray([m.steps for m in cohort.training], np.int64)
+    return np.cumsum(steps) - steps
 
 
 def _deal(members: Sequence[Member], devices: int, batch: int) -> list[list[Member]]:

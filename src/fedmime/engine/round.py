@@ -15,12 +15,13 @@ from jax.sharding import Mesh
 from fedmime.algorithms.algorithm import Algorithm, State
 from fedmime.engine import scratch, traced
 from fedmime.engine.backends import local
-from fedmime.engine.cohort import Cohort, Member
+from fedmime.engine.cohort import Cohort
 from fedmime.engine.devices import default_lanes, everywhere, mesh, on_all, spread
 from fedmime.engine.gradients import FactorRules
 from fedmime.engine.intake import Intake
+from fedmime.engine.laid import Laid, laid_before, lay_out
 from fedmime.engine.memory import ClientMemory, RamMemory
-from fedmime.engine.plan import Layout, Plan, make_plan, waves_of
+from fedmime.engine.plan import Layout, Plan
 from fedmime.errors import ConfigError, DataError
 from fedmime.numbers import at_round, flag, made, offers, random_key, started
 from fedmime.vector import nbytes
@@ -73,10 +74,7 @@ class Ready(NamedTuple):
     algorithm: Algorithm
     problem: Problem
     round: int
-    cohort: Cohort
-    refused: tuple[int, ...]  # clients whose data was not finite
-    plans: list[Plan]
-    tables: list[Any]
+    laid: Laid
     common: local.Common
     options: local.Options
     scratch: Any  # shapes of the tables that the round is to be lent
@@ -126,8 +124,8 @@ def run_round(
         )
     if not cohort.members:
         raise DataError("run_round: the cohort has no client; give at least one")
-    layout = layout or default_layout(problem, devices)
-    options = {"devices": devices, "drift": drift, "layout": layout, "intake": Intake(problem.check)}
+    options = {"devices": devices, "drift": drift, "layout": layout or default_layout(problem, devices)}
+    options["intake"] = None if layout is None else Intake(problem.check)
     ready = assemble(algorithm, problem, state.server, state.round, cohort, key, **options)
     return run_ready(ready, placed(state, devices), memory)
 
@@ -149,43 +147,36 @@ def assemble(
     devices: int | None,
     drift: bool,
     layout: Layout,
-    intake: Intake,
+    intake: Intake | None,
     largest: float = LARGEST,
     donate: bool = False,
 ) -> Ready:
     """Check a cohort and lay it out on the devices. Needs no state, so it can go on while another round computes.
 
-    Of the server only the shapes matter. `donate`: the state that the round will run from may be used up by it.
+    Of the server only the shapes matter. Without an `intake` the layout is kept with the cohort, for the next round on
+    it. `donate`: the state that the round will run from may be used up by it.
     """
     if cohort.members:  # a round to which nobody came is abandoned, not wrong
         _check(algorithm, cohort)
-    cohort, refused = intake.admit(cohort)
-    if algorithm.pooled and cohort.explicit and cohort.training:
-        cohort = cohort.pooled()
-    elif algorithm.pooled and refused:
-        raise DataError("the pooled examples hold NaN or infinite numbers; `fedmime data verify` names their client")
     on = mesh(devices)
+    given = (algorithm, problem, server.x.tree, cohort, layout)
+    laid = laid_before(*given) if intake is None else lay_out(*given, intake)
+    cohort, plans = laid.cohort, laid.plans
     entropy = _spare_entropy() if key is None else _entropy(key)
     random = np.random.default_rng([*entropy, round_number])
     pick = int(random.integers(max(sum(m.steps for m in cohort.training), 1)))
-    by_client = bool(cohort.members) and traced.uses_key(problem, server.x.tree, cohort.members[0].data)
-    plans, tables = [], []
-    for members in waves_of(cohort):
-        plan = make_plan(cohort, members, layout, split=algorithm.split, by_client=by_client, pick=pick)
-        plans.append(plan)
-        tables.append(jax.device_put(plan.tables, spread(on)))
-    now, coin = jax.device_put((round_number, random.random()), everywhere(on))
-    draws = _spare_key(on) if key is None or not by_client else jax.device_put(key, everywhere(on))
+    now, pick, coin = jax.device_put((round_number, pick, random.random()), everywhere(on))
+    draws = _spare_key(on) if key is None or not laid.random else jax.device_put(key, everywhere(on))
     population, largest = on_all((float(cohort.population), largest), on)
-    common = local.Common(now, coin, draws, population, largest)
+    common = local.Common(now, pick, coin, draws, population, largest)
     control = _control(problem, nbytes(server.x), cohort, plans)
     prime = round_number < algorithm.gradient_rounds
     masked = max((plan.longest for plan in plans), default=1) if layout.masked else None
     widths = problem.widths if masked is None and control != "step factors" else 1
-    options = local.Options(on, layout.chunk, prime, drift, by_client, layout.lanes, masked, widths, control, donate)
+    options = local.Options(on, layout.chunk, prime, drift, laid.random, layout.lanes, masked, widths, control, donate)
     recipe = at_round(algorithm, round_number)
     lent = _lent(recipe, problem, server, cohort, plans, options)
-    return Ready(recipe, problem, round_number, cohort, refused, plans, tables, common, options, lent)
+    return Ready(recipe, problem, round_number, laid, common, options, lent)
 
 
 @functools.cache
@@ -228,12 +219,12 @@ def run_ready(ready: Ready, state: State, memory: ClientMemory | None = None) ->
         memory = RamMemory(jax.tree.map(np.asarray, blank))
     trains = ready.algorithm.local_steps and not ready.options.prime
     asked = ready.algorithm.prime_points if ready.options.prime else ready.algorithm.points
-    missing = (trains and not ready.cohort.training) or (asked(state.server) and not ready.cohort.probing)
-    if missing or not ready.cohort.members:  # too few are left
-        return State(ready.round + 1, state.server, memory), _info(ready, None, ready.refused)
+    missing = (trains and not ready.laid.cohort.training) or (asked(state.server) and not ready.laid.cohort.probing)
+    if missing or not ready.laid.cohort.members:  # too few are left
+        return State(ready.round + 1, state.server, memory), _info(ready, None, ready.laid.refused)
     waves = [
         local.Wave(tables, () if memory is None else _kept(memory, plan, blank, ready.options))
-        for tables, plan in zip(ready.tables, ready.plans, strict=True)
+        for tables, plan in zip(ready.laid.tables, ready.laid.plans, strict=True)
     ]
     algorithm = on_all(ready.algorithm, ready.options.mesh)
     lent = scratch.take(ready.scratch, ready.options.mesh) if ready.scratch else ()
@@ -243,9 +234,9 @@ def run_ready(ready: Ready, state: State, memory: ClientMemory | None = None) ->
     report = local.Report(*jax.device_get(figures).tolist())
     if ready.scratch:  # only now is it known that the round went well
         scratch.keep(ready.scratch, ready.options.mesh, outcome.scratch)
-    refused = list(ready.refused)
+    refused = list(ready.laid.refused)
     if trains:
-        for plan, kept, refusals in zip(ready.plans, outcome.kept, jax.device_get(outcome.refused), strict=True):
+        for plan, kept, refusals in zip(ready.laid.plans, outcome.kept, jax.device_get(outcome.refused), strict=True):
             good = {client: slot for client, slot in plan.slots.items() if not refusals[slot]}
             refused += [client for client in plan.slots if client not in good]
             if memory is not None and report.accepted:
@@ -261,10 +252,10 @@ def _info(ready: Ready, report: local.Report | None, refused: tuple[int, ...]) -
         round=ready.round,
         primed=ready.options.prime,
         abandoned=report is None or not bool(report.accepted),
-        clients=len(ready.cohort.members),
+        clients=len(ready.laid.cohort.members),
         refused=refused,
-        steps=sum(m.steps for m in ready.cohort.training) if trained else 0,
-        examples=sum(m.size for m in ready.cohort.members),
+        steps=sum(m.steps for m in ready.laid.cohort.training) if trained else 0,
+        examples=sum(m.size for m in ready.laid.cohort.members),
         drift=float(report.drift) if report is not None and ready.options.drift else math.nan,
         update_norm=0.0 if report is None else float(report.update_norm),
         **{name: math.nan if report is None else float(getattr(report, name)) for name in figures},
@@ -277,7 +268,7 @@ def _control(problem: Problem, model_bytes: int, cohort: Cohort, plans: list[Pla
         return "twice"  # the full gradient is not at hand for the examples of the clients that train
     if problem.factors is not None and problem.factors.record_batch is None:
         return "factors"
-    once = all(_takes_each_once(m) for m in cohort.training) and all(m.steps for m in cohort.probing)
+    once = cohort.takes_each_once and all(m.steps for m in cohort.probing)
     steps = sum(m.steps for m in cohort.training)
     if problem.factors is not None:
         full = steps * cohort.batch_size <= 2 * sum(m.size for m in cohort.training)  # little of a step is padding
@@ -296,13 +287,6 @@ def _lent(
     sample, sizes = cohort.members[0].data, plans[0].tables.sizes
     shapes = traced.lent_tables(problem, options.control, server.x.tree, sample, sizes, options.chunk)
     return shapes if nbytes(shapes) * options.mesh.size <= scratch.LARGEST else ()
-
-
-def _takes_each_once(member: Member) -> bool:
-    """Whether a client's mini-batches go through all its examples once."""
-    if member.rows is None or member.counts is None:
-        return False
-    return bool(member.counts.sum() == member.size == len(np.unique(member.rows)))
 
 
 def _kept(memory: ClientMemory, plan: Plan, blank: Any, options: local.Options) -> Any:

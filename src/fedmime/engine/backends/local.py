@@ -43,6 +43,7 @@ class Common(NamedTuple):
     """What a compiled round takes beside the server's state and the clients' data."""
 
     round: Any
+    pick: Any  # which of the cohort's local steps, counted over its clients in order, the server drew
     coin: Any
     key: jax.Array  # of the run; the round's own is folded in
     population: Any
@@ -214,7 +215,7 @@ def _whole_round(
         h, source = _full_gradients(algorithm, problem, server, tables, key, options, lent)
         totals, new, refused = None, kept, jnp.zeros(tables.clients.steps.shape, bool)
         if not options.prime and algorithm.local_steps:
-            totals, new, refused = _train(algorithm, source, server, h, tables, kept, key, common.largest, options)
+            totals, new, refused = _train(algorithm, source, server, h, tables, kept, key, common, options)
         server, report = _conclude(algorithm, server, h, totals, common, options)
         lent = getattr(source, "kept", lent) if jax.tree.leaves(lent) else ()
         return server, _figures(report), where(report.accepted, new, kept), refused, lent
@@ -249,7 +250,7 @@ def _training_wave(
         algorithm, server, h, common = replicated
         key = jax.random.fold_in(common.key, common.round)
         anchor = algorithm.anchor(algorithm.broadcast(server, h))
-        return _train(algorithm, Twice(problem, anchor), server, h, tables, kept, key, common.largest, options)
+        return _train(algorithm, Twice(problem, anchor), server, h, tables, kept, key, common, options)
 
     return _on_devices(options, inside, (algorithm, server, h, common), wave, (EVERYWHERE, SPREAD, SPREAD))
 
@@ -309,21 +310,21 @@ def _train(
     tables: Tables,
     kept: Any,
     key: jax.Array,
-    largest: Any,
+    common: Common,
     options: Options,
 ) -> tuple[Totals, Any, jax.Array]:
     """Local steps of the device's clients, one client after another, then the sums over all devices."""
     message = algorithm.broadcast(server, h)
     dtype = jax.tree.leaves(server.x)[0].dtype
-    bound = _bound(server, largest)
+    bound = _bound(server, common.largest)
 
     def local(i: jax.Array) -> tuple[Reply, Watch]:
         own = jax.random.fold_in(key, tables.clients.index[i])
         batches = Batches(tables, own, tables.clients.first[i], server.x, options.widths)
-        own_kept = jax.tree.map(lambda leaf: leaf[i], kept)
-        client = LaneClient(
-            source, batches, own_kept, tables.clients.steps[i], tables.clients.pick[i], options.drift, options.masked
-        )
+        own_kept, steps = jax.tree.map(lambda leaf: leaf[i], kept), tables.clients.steps[i]
+        drawn = common.pick - tables.clients.before[i]
+        pick = jnp.where((drawn >= 0) & (drawn < steps), drawn, -1)
+        client = LaneClient(source, batches, own_kept, steps, pick, options.drift, options.masked)
         reply = algorithm.local(message, client)
         return jax.tree.map(jnp.asarray, reply), client.watch or Watch.zero(dtype)
 

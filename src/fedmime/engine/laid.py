@@ -1,0 +1,66 @@
+"""A cohort on the devices: looked at, dealt out, its tables sent. One that is run again keeps what was made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from fedmime.algorithms.algorithm import Algorithm
+from fedmime.engine import traced
+from fedmime.engine.cohort import Cohort
+from fedmime.engine.devices import mesh, spread
+from fedmime.engine.gradients import FactorRules
+from fedmime.engine.intake import Check, Intake
+from fedmime.engine.plan import Layout, Packed, Plan, make_plan, waves_of
+from fedmime.errors import DataError
+
+
+class Data(Protocol):
+    """What laying out needs of a problem."""
+
+    @property
+    def loss(self) -> Callable[[Any, Any, jax.Array], jax.Array]: ...
+    @property
+    def factors(self) -> FactorRules | None: ...
+    @property
+    def check(self) -> Check: ...
+
+
+class Laid(NamedTuple):
+    """What does not depend on the round."""
+
+    cohort: Cohort  # without clients whose data is not finite
+    refused: tuple[int, ...]  # those clients
+    random: bool  # whether the loss draws random numbers: no chunk of a full gradient then spans two clients
+    plans: list[Plan]
+    tables: list[Packed]  # on the devices
+
+
+def lay_out(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort, layout: Layout, intake: Intake) -> Laid:
+    """Look at a cohort's data and send it to the devices."""
+    cohort, refused = intake.admit(cohort)
+    if algorithm.pooled and cohort.explicit and cohort.training:
+        cohort = cohort.pooled()
+    elif algorithm.pooled and refused:
+        raise DataError("the pooled examples hold NaN or infinite numbers; `fedmime data verify` names their client")
+    random = bool(cohort.members) and traced.uses_key(problem, model, cohort.members[0].data)
+    waves = waves_of(cohort)
+    plans = [make_plan(cohort, members, layout, split=algorithm.split, by_client=random) for members in waves]
+    place = spread(mesh(layout.devices))
+    return Laid(cohort, refused, random, plans, [jax.device_put(plan.tables, place) for plan in plans])
+
+
+def laid_before(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort, layout: Layout) -> Laid:
+    """The same for a cohort with a layout of its own; the last one made is kept as long as the cohort is."""
+    kind = (layout.devices, layout.lanes, layout.chunk, algorithm.split, algorithm.pooled)
+    kind = (*kind, problem.loss, problem.check, jnp.result_type(float))
+    if kind in cohort.laid_out:
+        return cohort.laid_out[kind]
+    laid = lay_out(algorithm, problem, model, cohort, layout, Intake(problem.check))
+    cohort.laid_out.clear()
+    if len(laid.plans) == 1:  # else it is large
+        cohort.laid_out[kind] = laid
+    return laid
