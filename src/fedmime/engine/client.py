@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -52,20 +53,23 @@ class LaneClient:
         """See `fedmime.algorithms.algorithm.Client.descend`."""
         x = _point(start)
 
+        def work(k: jax.Array, examples: Examples, loop: tuple[Carry, Watch]) -> tuple[Carry, Watch]:
+            carry, seen = loop
+            drift = seen.drift
+            if self._watch_drift:
+                drift = drift + squared_distance(_point(carry), x)
+            carry = step(carry, Batch(k, examples))
+            loss = seen.loss if self._loss is None else seen.loss + self._loss
+            return carry, Watch(loss, drift)
+
         def body(k: jax.Array, loop: tuple[Carry, Watch]) -> tuple[Carry, Watch]:
-            def work(examples: Examples, loop: tuple[Carry, Watch]) -> tuple[Carry, Watch]:
-                carry, seen = loop
-                drift = seen.drift
-                if self._watch_drift:
-                    drift = drift + squared_distance(_point(carry), x)
-                carry = step(carry, Batch(k, examples))
-                loss = seen.loss if self._loss is None else seen.loss + self._loss
-                return carry, Watch(loss, drift)
+            return self._batches.each(k, functools.partial(work, k), loop)
 
-            return self._batches.each(k, work, loop)
-
-        dtype = jax.tree.leaves(x)[0].dtype
-        carry, self.watch = loop(self.steps, self._masked, body, (start, Watch.zero(dtype)))
+        begun, first = (start, Watch.zero(jax.tree.leaves(x)[0].dtype)), 0
+        if self._source.known is x:  # so that nothing has to be computed for the first step
+            nought = jnp.zeros((), jnp.int32)
+            begun, first = work(nought, self._batches.examples(nought), begun), 1
+        carry, self.watch = loop(self.steps - first, self._masked, lambda k, carry: body(k + first, carry), begun)
         return _later(carry)
 
 

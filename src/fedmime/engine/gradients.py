@@ -3,7 +3,7 @@
 A step of Mime needs the gradient of its mini-batch at y and at the anchor x. The second can be computed (`Twice`), put
 together from what the full gradient at x kept of every example or mini-batch (`FromFactors`), or looked up, where every
 mini-batch is taken once and its gradient at x is part of the full gradient anyway (`FromCache`). Algorithms do not see
-which.
+which. The first step starts at x: where gradients there are kept, it computes none.
 """
 
 from __future__ import annotations
@@ -74,6 +74,11 @@ class Examples(NamedTuple):
 class Source(Protocol):
     """Gives the loss and gradient of a mini-batch at y, minus `control` times the gradient at the anchor."""
 
+    @property
+    def known(self) -> Vector | None:
+        """The point, if any, at which both are at hand."""
+        ...
+
     def __call__(self, y: Vector, examples: Examples, control: Any) -> tuple[jax.Array, Vector]: ...
 
 
@@ -103,10 +108,11 @@ class Twice(NamedTuple):
 
     problem: LossProblem
     anchor: Vector | None
+    known: None = None
 
     def __call__(self, y: Vector, examples: Examples, control: Any) -> tuple[jax.Array, Vector]:
         loss, at_y = loss_and_grad(self.problem, y, examples)
-        if _nothing(control):
+        if _is(control, 0.0):
             return loss, at_y
         assert self.anchor is not None, "an algorithm that uses a control variate names its anchor"
         return loss, at_y - control * loss_and_grad(self.problem, self.anchor, examples)[1]
@@ -116,14 +122,23 @@ class FromFactors(NamedTuple):
     """One gradient for each step, whose products also carry the anchor's factors."""
 
     problem: LossProblem
-    kept: Any  # [examples of the device's pool, ...], or some rows for each of its steps
+    known: Vector
+    kept: Any  # losses and factors [examples of the device's pool, ...], or some rows for each of its steps
     steps: int | None = None  # for how many
 
     def __call__(self, y: Vector, examples: Examples, control: Any) -> tuple[jax.Array, Vector]:
-        if _nothing(control):
+        if _is(control, 0.0):
             return loss_and_grad(self.problem, y, examples)
-        rows = jax.tree.map(lambda leaf: Rows(leaf, self._places(leaf, examples)), self.kept)
-        return loss_and_grad(self.problem, y, examples, rows, control)
+        losses, factors = jax.tree.map(lambda leaf: Rows(leaf, self._places(leaf, examples)), self.kept)
+        if y is not self.known:
+            return loss_and_grad(self.problem, y, examples, factors, control)
+
+        def grad() -> Vector:
+            rules, taken = self.problem.factors, jax.tree.map(Rows.taken, factors)
+            assert rules is not None
+            return Vector.pending(rules.mean_grad(taken, examples.fields, examples.weights))
+
+        return _total(losses.taken(), examples), _rest(y, grad, control)
 
     def _places(self, leaf: jax.Array, examples: Examples) -> jax.Array:
         if self.steps is None:
@@ -136,17 +151,26 @@ class FromCache(NamedTuple):
     """One gradient for each step; the anchor's was kept when the full gradient went through the mini-batches."""
 
     problem: LossProblem
-    kept: Any  # [steps, ...] gradients at the anchor
+    known: Vector
+    kept: Any  # [steps, ...] losses and gradients at the anchor
 
     def __call__(self, y: Vector, examples: Examples, control: Any) -> tuple[jax.Array, Vector]:
+        if _is(control, 0.0):
+            return loss_and_grad(self.problem, y, examples)
+        loss, kept = jax.tree.map(lambda leaf: leaf[examples.step], self.kept)
+        if y is self.known:
+            return loss, _rest(y, lambda: Vector.pending(kept), control)
         loss, at_y = loss_and_grad(self.problem, y, examples)
-        if _nothing(control):
-            return loss, at_y
-        return loss, at_y - control * Vector(jax.tree.map(lambda leaf: leaf[examples.step], self.kept))
+        return loss, at_y - control * Vector(kept)
 
 
-def _nothing(control: Any) -> bool:
-    return isinstance(control, float) and control == 0.0
+def _rest(y: Vector, grad: Callable[[], Vector], control: Any) -> Vector:
+    """What is left of the gradient at the anchor without `control` times itself: usually nothing."""
+    return 0.0 * Vector.pending(y.tree) if _is(control, 1.0) else (1 - control) * grad()
+
+
+def _is(control: Any, number: float) -> bool:
+    return isinstance(control, float) and control == number
 
 
 def kept_tables(
@@ -167,14 +191,15 @@ def kept_tables(
 
     rules, key = problem.factors, jax.eval_shape(lambda: jax.random.key(0))
     if control == "factors" and rules is not None:
-        like = jax.eval_shape(rules.record, model, batch(chunk), key)[1]
+        like = jax.eval_shape(rules.record, model, batch(chunk), key)
         return tables(like, sizes.examples + chunk)  # the last chunk may reach beyond the pool
     if control == "step factors" and rules is not None and rules.record_batch is not None:
         weights = jax.ShapeDtypeStruct((sizes.batch,), jax.tree.leaves(model)[0].dtype)
-        like = jax.eval_shape(rules.record_batch, model, batch(sizes.batch), weights, key)[1]
+        like = jax.eval_shape(rules.record_batch, model, batch(sizes.batch), weights, key)
         return tables(like, sizes.steps, each=True)
     if control == "cache":
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((sizes.steps, *leaf.shape), leaf.dtype), model)
+        grads = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((sizes.steps, *leaf.shape), leaf.dtype), model)
+        return jax.ShapeDtypeStruct((sizes.steps,), jax.tree.leaves(model)[0].dtype), grads
     return ()
 
 
@@ -208,8 +233,8 @@ def full_gradient_with_factors(
     def add(i: jax.Array, carry: tuple[Vector, Any]) -> tuple[Vector, Any]:
         total, kept = carry
         examples = chunk_of(tables, key, i, chunk)
-        _, fresh = rules.record(point.tree, examples.fields, examples.key)
-        total = total + Vector.pending(rules.mean_grad(fresh, examples.fields, examples.weights))
+        fresh = rules.record(point.tree, examples.fields, examples.key)
+        total = total + Vector.pending(rules.mean_grad(fresh[1], examples.fields, examples.weights))
         start = tables.chunks.start[i]
         kept = jax.tree.map(lambda all_, new: lax.dynamic_update_slice_in_dim(all_, new, start, 0), kept, fresh)
         return total, kept
@@ -221,7 +246,7 @@ def full_gradient_with_factors(
         (point.map(jnp.zeros_like), blank),
         tables.core,
     )
-    return total, FromFactors(problem, kept)
+    return total, FromFactors(problem, point, kept)
 
 
 def full_gradient_by_steps(
@@ -233,11 +258,12 @@ def full_gradient_by_steps(
     """
 
     def gradient(examples: Examples) -> tuple[Vector, Any]:
-        grad = loss_and_grad(problem, point, examples)[1]
-        return grad, grad.map(lambda leaf: leaf[None]).tree if jax.tree.leaves(blank) else blank
+        loss, grad = loss_and_grad(problem, point, examples)
+        loss = loss.astype(jax.tree.leaves(point)[0].dtype)
+        return grad, jax.tree.map(lambda leaf: leaf[None], (loss, grad.tree)) if jax.tree.leaves(blank) else blank
 
     total, kept = _by_steps(gradient, point, tables, blank, key, masked, widths)
-    return total, FromCache(problem, kept)
+    return total, FromCache(problem, point, kept)
 
 
 def full_gradient_with_step_factors(
@@ -250,11 +276,11 @@ def full_gradient_with_step_factors(
     record_batch = rules.record_batch
 
     def gradient(examples: Examples) -> tuple[Vector, Any]:
-        _, kept = record_batch(point.tree, examples.fields, examples.weights, examples.key)
-        return Vector.pending(rules.mean_grad(kept, examples.fields, examples.weights)), kept
+        kept = record_batch(point.tree, examples.fields, examples.weights, examples.key)
+        return Vector.pending(rules.mean_grad(kept[1], examples.fields, examples.weights)), kept
 
     total, kept = _by_steps(gradient, point, tables, blank, key, masked)
-    return total, FromFactors(problem, kept, tables.counts.shape[0])
+    return total, FromFactors(problem, point, kept, tables.counts.shape[0])
 
 
 def _by_steps(
@@ -311,15 +337,15 @@ class Batches(NamedTuple):
         """`work(examples, *carry)` on the k-th mini-batch, at the least width that has room for it."""
         batch = self.tables.rows.shape[-1]
         widths = sorted({-(-batch * i // self.widths) for i in range(1, self.widths + 1)})
-        branches = [lambda *carry, width=width: work(self._examples(k, width), *carry) for width in widths]
+        branches = [lambda *carry, width=width: work(self.examples(k, width), *carry) for width in widths]
         if len(branches) == 1:
             return branches[0](*carry)
         place = jnp.sum(self.tables.counts[self.first + k] > jnp.asarray(widths[:-1]))
         return lax.switch(place, branches, *carry)
 
-    def _examples(self, k: jax.Array, width: int) -> Examples:
-        """The real examples weigh 1/count in the model's precision; they come first."""
-        step = self.first + k
+    def examples(self, k: jax.Array, width: int | None = None) -> Examples:
+        """The k-th; real examples come first, and weigh 1/count in the model's precision."""
+        step, width = self.first + k, width or self.tables.rows.shape[-1]
         rows, count = self.tables.rows[step, :width], self.tables.counts[step]
         dtype = jax.tree.leaves(self.model)[0].dtype
         real = jnp.arange(width) < count
