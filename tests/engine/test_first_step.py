@@ -1,0 +1,78 @@
+"""The first local step starts at the anchor: it takes what was kept there, as good as two gradients."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedmime as fm
+from fedmime.engine import round as rounds
+
+MOMENTUM = fm.optimizers.momentum()
+ALGORITHMS = {
+    "mime": fm.algorithms.mime(MOMENTUM, 0.1),
+    "loc-mime": fm.algorithms.mime(MOMENTUM, 0.1, state="local"),
+    "mime-mvr": fm.algorithms.mime_mvr(0.1, beta=0.9, anchor="current"),
+    "mime-lite-mvr": fm.algorithms.mime_lite_mvr(0.1, beta=0.9, anchor="current"),
+}
+DENSE = fm.models.mlp(input_shape=(3,), hidden=(5,), classes=4)
+PROBLEMS = {  # one for each way to keep gradients at the anchor
+    "factors": DENSE,
+    "step factors": fm.models.cnn(dropout=0.0),
+    "cache": dataclasses.replace(DENSE, factors=None),
+    "cache, narrow steps": dataclasses.replace(DENSE, factors=None, widths=2),
+}
+
+
+def _cohort(problem):
+    """Clients of one to three steps, the last mini-batch not full."""
+    random = np.random.default_rng(0)
+    shape, classes = ((28, 28, 1), 62) if problem.name == "cnn" else ((3,), 4)
+    steps = (3, 1, 2)
+    batches = [{"x": random.random((k, 4, *shape)), "y": random.integers(0, classes, (k, 4))} for k in steps]
+    masks = [np.arange(4 * k).reshape(k, 4) < 4 * k - 2 for k in steps]
+    return fm.Cohort.from_batches(batches, masks)
+
+
+def _rounds(algorithm, problem):
+    dtype = np.float32 if problem.name == "cnn" else np.float64  # for speed
+    model = jax.tree.map(lambda leaf: leaf.astype(dtype), problem.init(jax.random.key(0)))
+    state, infos = algorithm.init(model), []
+    for _ in range(2):
+        state, info = fm.run_round(algorithm, problem, state, _cohort(problem), drift=True)
+        infos.append(info)
+    return state, infos
+
+
+CASES = [("mime", kind) for kind in PROBLEMS] + [(name, kind) for name in ALGORITHMS for kind in ("factors", "cache")]
+
+
+@pytest.mark.parametrize(("name", "kind"), dict.fromkeys(CASES))
+def test_it_is_the_step_of_two_gradients(name, kind, monkeypatch) -> None:
+    algorithm, problem = ALGORITHMS[name], PROBLEMS[kind]
+    ours, infos = _rounds(algorithm, problem)
+    monkeypatch.setattr(rounds, "_control", lambda *given: "twice")
+    twice, plain = _rounds(algorithm, problem)
+    for one, other in zip(jax.tree.leaves(ours.server), jax.tree.leaves(twice.server), strict=True):
+        close = 1e-12 if one.dtype == np.float64 else 1e-5
+        np.testing.assert_allclose(one, other, rtol=close, atol=close / 10)
+    for one, other in zip(infos, plain, strict=True):
+        np.testing.assert_allclose([one.loss, one.drift], [other.loss, other.drift], rtol=10 * close)
+
+
+@pytest.mark.parametrize("name", ["mime", "loc-mime"])
+def test_it_asks_for_no_gradient(name) -> None:
+    """The full gradient takes six mini-batches of three clients, their local steps those but for the first three."""
+    ran = []
+
+    def loss(params, batch, key):
+        jax.debug.callback(lambda x: ran.append(len(x)), batch["x"])
+        return (batch["x"] @ params["w"] - batch["y"]) ** 2
+
+    problem = fm.models.from_functions(lambda key: {"w": jnp.ones(3)}, loss)
+    algorithm = ALGORITHMS[name]
+    fm.run_round(algorithm, problem, algorithm.init(problem.init(jax.random.key(0))), _cohort(problem))
+    jax.effects_barrier()
+    assert len(ran) == 6 + 3
