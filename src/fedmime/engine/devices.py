@@ -61,6 +61,20 @@ def own_cores(devices: int) -> np.ndarray:
     return np.arange(devices) if alone else np.full(devices, -1)
 
 
+def visit(turn: int, devices: int) -> None:
+    """Send the calling thread to one core after another, as `turn` counts, where devices have cores of their own.
+
+    What the host does while they compute then slows all of them a little, instead of one that the others wait for. The
+    thread stays free to be moved.
+    """
+    own = own_cores(devices)
+    if own[0] < 0 or not hasattr(os, "sched_setaffinity"):
+        return
+    may = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {sorted(may)[own[turn % devices]]})
+    os.sched_setaffinity(0, may)
+
+
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

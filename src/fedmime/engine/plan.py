@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from fedmime.engine.cohort import Cohort, Member, pad_rows
-from fedmime.engine.devices import own_cores
+from fedmime.engine.devices import own_cores, visit
 
 
 class Tables(NamedTuple):
@@ -203,6 +203,7 @@ def make_plan(cohort: Cohort, members: Sequence[Member], layout: Layout, *, spli
     slots: dict[int, tuple[int, int]] = {}
 
     for d, lane in enumerate(lanes):
+        visit(d + 1, layout.devices)
         example = step = slot = 0
         for member in lane:
             n = _length(member)
@@ -224,6 +225,7 @@ def make_plan(cohort: Cohort, members: Sequence[Member], layout: Layout, *, spli
             column[d, : len(chunks[d])] = entries
         tables.client_count[d], tables.chunk_count[d] = slot, len(chunks[d])
 
+    visit(devices + 1, layout.devices)
     longest = layout.size("longest", max(m.steps for m in members))
     return Plan(packed, {m.index: slots[m.index] for m in members if m.steps}, longest)
 
