@@ -106,6 +106,8 @@ def test_finite_is_about_entries_and_not_about_their_squares(size, dtype):
         spoiled = {"w": x.tree["w"].at[-1, -1].set(entry), "b": x.tree["b"]}
         assert bool(jax.jit(finite)(spoiled)) == sound
     assert bool(finite(()))
+    assert bool(finite({"count": 0, "x": x}))
+    assert where(jnp.asarray(False), {"count": 0}, {"count": 3})["count"] == 3
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

@@ -198,7 +198,8 @@ def _total(term: Callable[[jax.Array, jax.Array], jax.Array], a: Vector, b: Vect
 def where(condition: jax.Array, a: Tree, b: Tree) -> Tree:
     """Choose between two pytrees of the same structure by one scalar condition."""
 
-    def chosen(p: jax.Array, q: jax.Array) -> jax.Array:
+    def chosen(p: Any, q: Any) -> jax.Array:
+        p, q = jnp.asarray(p), jnp.asarray(q)
         return native.choose(condition, p, q) if native.sums(p, q) else jnp.where(condition, p, q)
 
     return jax.tree.map(chosen, a, b)
@@ -210,7 +211,7 @@ def finite(tree: Tree) -> jax.Array:
     def one_by_one() -> jax.Array:
         return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
 
-    leaves = jax.tree.leaves(tree)
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)]
     if not leaves:
         return jnp.asarray(True)
     # Squares are summed up faster than entries are looked at; only where the sum is not finite may it be too large.

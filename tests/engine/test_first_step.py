@@ -40,7 +40,7 @@ def _rounds(algorithm, problem):
     dtype = np.float32 if problem.name == "cnn" else np.float64  # for speed
     model = jax.tree.map(lambda leaf: leaf.astype(dtype), problem.init(jax.random.key(0)))
     state, infos = algorithm.init(model), []
-    for _ in range(2):
+    for _ in range(4):  # MVR's x^{t-2} is another point than x^{t-1} from the third on
         state, info = fm.run_round(algorithm, problem, state, _cohort(problem), drift=True)
         infos.append(info)
     return state, infos

@@ -1,6 +1,9 @@
 """A cohort that is run again keeps what was made of it, and the numbers are those of a new one."""
 
 import dataclasses
+import gc
+import pickle
+import weakref
 
 import jax
 import numpy as np
@@ -13,7 +16,8 @@ PROBLEM = fm.models.logistic(input_shape=(3,), classes=4)
 ALGORITHMS = {
     "fedavg": fm.algorithms.fedavg(0.1),
     "mime": fm.algorithms.mime(fm.optimizers.momentum(), 0.1),
-    "mime_mvr": fm.algorithms.mime_mvr(0.1, beta=0.9),
+    "mime_mvr, a drawn step": fm.algorithms.mime_mvr(0.1, beta=0.9, output="random"),
+    "mime_mvr, x^{t-1}": fm.algorithms.mime_mvr(0.1, beta=0.9, anchor="current"),
     "centralized": fm.algorithms.centralized(fm.optimizers.sgd(), 0.1),
 }
 
@@ -75,3 +79,51 @@ def test_a_client_left_out_stays_out(made) -> None:
         assert info.refused == (1,)
         assert not info.abandoned
     assert len(made) == 1
+
+
+def test_one_cohort_for_algorithms_that_lay_it_out_differently(made) -> None:
+    cohort, ends = _cohort(), []
+    for shared in (True, False):
+        for name in ("fedavg", "centralized", "fedavg"):
+            algorithm = ALGORITHMS[name]
+            state = algorithm.init(PROBLEM.init(jax.random.key(0)))
+            ends.append(_bits(fm.run_round(algorithm, PROBLEM, state, cohort if shared else _cohort())[0]))
+    assert ends[:3] == ends[3:]
+    assert len(made) == 6
+
+
+def test_a_cohort_is_freed_with_its_last_name_and_can_be_pickled() -> None:
+    cohort, algorithm = _cohort(), ALGORITHMS["fedavg"]
+    state = algorithm.init(PROBLEM.init(jax.random.key(0)))
+    first, _ = fm.run_round(algorithm, PROBLEM, state, cohort)
+    assert cohort.laid_out
+    again = pickle.loads(pickle.dumps(cohort))
+    assert not again.laid_out
+    assert _bits(fm.run_round(algorithm, PROBLEM, state, again)[0]) == _bits(first)
+    gone = weakref.ref(cohort)
+    gc.disable()
+    try:
+        del cohort
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_a_large_cohort_is_not_kept(made, monkeypatch) -> None:
+    monkeypatch.setattr(laid, "LARGEST", 10)
+    cohort, algorithm = _cohort(), ALGORITHMS["fedavg"]
+    state = algorithm.init(PROBLEM.init(jax.random.key(0)))
+    for _ in range(2):
+        fm.run_round(algorithm, PROBLEM, state, cohort)
+    assert len(made) == 2
+    assert not cohort.laid_out
+
+
+def test_a_round_that_somebody_tried_to_trace_leaves_nothing_behind() -> None:
+    cohort, algorithm = _cohort(), ALGORITHMS["fedavg"]
+    state = algorithm.init(PROBLEM.init(jax.random.key(0)))
+    with pytest.raises(Exception, match=r"(?i)trace"):
+        jax.jit(lambda x: fm.run_round(algorithm, PROBLEM, algorithm.init(x), cohort)[0].server.x.tree)(
+            fm.params(state)
+        )
+    assert not fm.run_round(algorithm, PROBLEM, state, cohort)[1].abandoned

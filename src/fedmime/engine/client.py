@@ -69,7 +69,8 @@ class LaneClient:
         if self._source.known is x:  # so that nothing has to be computed for the first step
             nought = jnp.zeros((), jnp.int32)
             begun, first = work(nought, self._batches.examples(nought), begun), 1
-        carry, self.watch = loop(self.steps - first, self._masked, lambda k, carry: body(k + first, carry), begun)
+        limit = self._masked and self._masked - first
+        carry, self.watch = loop(self.steps - first, limit, lambda k, carry: body(k + first, carry), begun)
         return _later(carry)
 
 

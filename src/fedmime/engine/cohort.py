@@ -63,6 +63,9 @@ class Cohort:
         """What `run_round` last made of it, for the next round on it; see `engine.laid`."""
         return {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "laid_out"}
+
     @functools.cached_property
     def batch_size(self) -> int:
         """The width of the widest mini-batch."""

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from fedmime import native
 from fedmime.errors import ConfigError
 from fedmime.numbers import quote, whole
 
@@ -68,11 +69,7 @@ def visit(turn: int, devices: int) -> None:
     thread stays free to be moved.
     """
     own = own_cores(devices)
-    if own[0] < 0 or not hasattr(os, "sched_setaffinity"):
-        return
-    may = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {sorted(may)[own[turn % devices]]})
-    os.sched_setaffinity(0, may)
+    native.visit(int(own[turn % devices]))
 
 
 def _cores() -> int:

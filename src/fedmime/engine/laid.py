@@ -16,6 +16,9 @@ from fedmime.engine.gradients import FactorRules
 from fedmime.engine.intake import Check, Intake
 from fedmime.engine.plan import Layout, Packed, Plan, make_plan, waves_of
 from fedmime.errors import DataError
+from fedmime.vector import nbytes
+
+LARGEST = 128 << 20  # bytes of tables that a cohort keeps
 
 
 class Data(Protocol):
@@ -50,17 +53,19 @@ def lay_out(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort, lay
     waves = waves_of(cohort)
     plans = [make_plan(cohort, members, layout, split=algorithm.split, by_client=random) for members in waves]
     place = spread(mesh(layout.devices))
-    return Laid(cohort, refused, random, plans, [jax.device_put(plan.tables, place) for plan in plans])
+    with jax.ensure_compile_time_eval():  # also if somebody traces a round: the arrays stay
+        tables = [jax.device_put(plan.tables, place) for plan in plans]
+    return Laid(cohort, refused, random, plans, tables)
 
 
 def laid_before(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort, layout: Layout) -> Laid:
     """The same for a cohort with a layout of its own; the last one made is kept as long as the cohort is."""
     kind = (layout.devices, layout.lanes, layout.chunk, algorithm.split, algorithm.pooled)
     kind = (*kind, problem.loss, problem.check, jnp.result_type(float))
-    if kind in cohort.laid_out:
-        return cohort.laid_out[kind]
-    laid = lay_out(algorithm, problem, model, cohort, layout, Intake(problem.check))
-    cohort.laid_out.clear()
-    if len(laid.plans) == 1:  # else it is large
-        cohort.laid_out[kind] = laid
-    return laid
+    laid = cohort.laid_out.get(kind)
+    if laid is None:
+        laid = lay_out(algorithm, problem, model, cohort, layout, Intake(problem.check))
+        cohort.laid_out.clear()
+        if nbytes(laid.tables) <= LARGEST:  # without itself: nothing would free a cohort that refers to itself
+            cohort.laid_out[kind] = laid._replace(cohort=None) if laid.cohort is cohort else laid
+    return laid._replace(cohort=cohort) if laid.cohort is None else laid

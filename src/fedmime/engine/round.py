@@ -46,8 +46,6 @@ class Problem(Protocol):
     @property
     def chunk(self) -> int: ...
     @property
-    def widths(self) -> int: ...
-    @property
     def check(self) -> Callable[[Mapping[str, np.ndarray]], None]: ...
 
 
@@ -103,9 +101,7 @@ def run_round(
         layout: the padded sizes to share between rounds.
     """
     made("run_round", "algorithm", algorithm, Algorithm, "come from fm.algorithms")
-    offers(
-        "run_round", "problem", problem, ("name", "loss", "factors", "chunk", "widths", "check"), "come from fm.models"
-    )
+    offers("run_round", "problem", problem, ("name", "loss", "factors", "chunk", "check"), "come from fm.models")
     made("run_round", "state", state, State, "come from algorithm.init(params)")
     made("run_round", "cohort", cohort, Cohort, "come from fm.Cohort.from_batches")
     if key is not None:
@@ -172,7 +168,7 @@ def assemble(
     control = _control(problem, nbytes(server.x), cohort, plans)
     prime = round_number < algorithm.gradient_rounds
     masked = max((plan.longest for plan in plans), default=1) if layout.masked else None
-    widths = problem.widths if masked is None and control != "step factors" else 1
+    widths = getattr(problem, "widths", 1) if masked is None and control != "step factors" else 1
     options = local.Options(on, layout.chunk, prime, drift, laid.random, layout.lanes, masked, widths, control, donate)
     recipe = at_round(algorithm, round_number)
     lent = _lent(recipe, problem, server, cohort, plans, options)

@@ -77,8 +77,13 @@ def _lent_tables(
 def hashable(tree: Any) -> tuple[Any, tuple[Any, ...]]:
     """A pytree's structure, shapes and dtypes; schedules among its leaves stand for numbers."""
     leaves, structure = jax.tree.flatten(tree)
-    number = ((), jnp.result_type(float))
-    return structure, tuple(number if callable(a) else (jnp.shape(a), jnp.result_type(a)) for a in leaves)
+    return structure, tuple(_kind(leaf) for leaf in leaves)
+
+
+def _kind(leaf: Any) -> tuple[tuple[int, ...], Any]:
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):  # the usual case, and fast
+        return leaf.shape, leaf.dtype
+    return ((), jnp.result_type(float)) if callable(leaf) else (jnp.shape(leaf), jnp.result_type(leaf))
 
 
 def _abstract(tree: Any, leaves: tuple[Any, ...]) -> Any:

@@ -32,7 +32,7 @@ from fedmime.native.calls import (
     weighted_rows,
     weighted_sum,
 )
-from fedmime.native.library import status
+from fedmime.native.library import status, visit
 
 __all__ = [
     "add_outer",
@@ -59,6 +59,7 @@ __all__ = [
     "unrolls",
     "unrolls_back",
     "usable",
+    "visit",
     "weighted_rows",
     "weighted_sum",
 ]

@@ -9,6 +9,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -44,6 +45,19 @@ def ready() -> bool:
 def status() -> str:
     """Where the kernels are, or why there are none."""
     return str(_load())
+
+
+def visit(place: int) -> None:
+    """Send the calling thread to a core: the one at a place among its cores. It stays free to be moved."""
+    go = _visitor()
+    if go is not None:
+        go(place)
+
+
+@functools.cache
+def _visitor() -> Callable[[int], None] | None:
+    path = _load()
+    return ctypes.CDLL(str(path)).fedmime_visit if isinstance(path, Path) else None
 
 
 @functools.cache

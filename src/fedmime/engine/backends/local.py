@@ -317,6 +317,7 @@ def _train(
     message = algorithm.broadcast(server, h)
     dtype = jax.tree.leaves(server.x)[0].dtype
     bound = _bound(server, common.largest)
+    exact = jnp.promote_types(dtype, jnp.float32)  # enough for whole numbers; and nearly always one sum has all
 
     def local(i: jax.Array) -> tuple[Reply, Watch]:
         own = jax.random.fold_in(key, tables.clients.index[i])
@@ -339,7 +340,7 @@ def _train(
             add=_plus(totals.add, counts, reply.add),
             weight=totals.weight + w,
             watch=_plus(totals.watch, counts, watch),
-            steps=totals.steps + jnp.where(good, tables.clients.steps[i], 0),
+            steps=totals.steps + jnp.where(good, tables.clients.steps[i], 0).astype(exact),
             weighted_steps=totals.weighted_steps + w * tables.clients.steps[i],
         )
         new = jax.tree.map(lambda all_, leaf: all_.at[i].set(jnp.where(good, leaf, all_[i])), new, reply.keep)
@@ -348,7 +349,7 @@ def _train(
     shapes = jax.eval_shape(local, jnp.zeros((), jnp.int32))[0]
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     zero = jnp.zeros((), dtype)
-    totals = Totals(blank.send, blank.add, zero, Watch.zero(dtype), jnp.zeros((), jnp.int32), zero)
+    totals = Totals(blank.send, blank.add, zero, Watch.zero(dtype), zero.astype(exact), zero)
     refused = jnp.zeros(tables.clients.steps.shape, bool)
     limit = options.masked and tables.clients.steps.shape[0]
     totals, new, refused = loop(tables.client_count, limit, fold, (totals, kept, refused), tables.core)
