@@ -55,7 +55,7 @@ def step_seconds(model: str, out: Path, clients: int, repeats: int) -> tuple[flo
 
     On one core they are its time, and unlike the clock they do not count what other processes take.
     """
-    work = Work(model, clients=clients, scale=WORK[model])
+    work = Work(model, clients=clients, scale=WORK[model], full=True)  # short mini-batches may take less
     path = work.write(out / "work" / f"roofline-{model}.npz")
     chosen = [Case(str(e), "fedavg", ("fedmime",), epochs=e, path="simulate") for e in (SHORT, LONG)]
     with Peer("fedmime_", path, out / "logs" / f"roofline-{model}.log", cores=own_cores()[:1]) as peer:

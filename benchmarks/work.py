@@ -23,6 +23,7 @@ class Work:
     epochs: int = 10  # orders are written for this many; a case may use fewer
     seed: int = 0
     scale: float = 1.0  # of the clients' sizes
+    full: bool = False  # whether all mini-batches are: sizes are rounded up
 
     @property
     def sequences(self) -> bool:
@@ -34,7 +35,8 @@ class Work:
         mean, low, high = 200 * whole, 20 * whole, 500 * whole
         spread = 0.7
         drawn = self._random("sizes").lognormal(math.log(mean) - spread**2 / 2, spread, self.clients)
-        return np.clip(drawn, max(low, 1), high).round().astype(np.int64)
+        sizes = np.clip(drawn, max(low, 1), high).round().astype(np.int64)
+        return -(-sizes // self.batch) * self.batch if self.full else sizes
 
     def steps(self, epochs: int = 1) -> int:
         """Local steps of the cohort; the last partial mini-batch of a client counts as one."""

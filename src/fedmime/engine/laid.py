@@ -35,7 +35,7 @@ class Data(Protocol):
 class Laid(NamedTuple):
     """What does not depend on the round."""
 
-    cohort: Cohort  # without clients whose data is not finite
+    cohort: Any  # without clients whose data is not finite; None where the cohort itself keeps this
     refused: tuple[int, ...]  # those clients
     random: bool  # whether the loss draws random numbers: no chunk of a full gradient then spans two clients
     plans: list[Plan]
@@ -53,9 +53,7 @@ def lay_out(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort, lay
     waves = waves_of(cohort)
     plans = [make_plan(cohort, members, layout, split=algorithm.split, by_client=random) for members in waves]
     place = spread(mesh(layout.devices))
-    with jax.ensure_compile_time_eval():  # also if somebody traces a round: the arrays stay
-        tables = [jax.device_put(plan.tables, place) for plan in plans]
-    return Laid(cohort, refused, random, plans, tables)
+    return Laid(cohort, refused, random, plans, [jax.device_put(plan.tables, place) for plan in plans])
 
 
 def laid_before(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort, layout: Layout) -> Laid:
@@ -64,7 +62,8 @@ def laid_before(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort,
     kind = (*kind, problem.loss, problem.check, jnp.result_type(float))
     laid = cohort.laid_out.get(kind)
     if laid is None:
-        laid = lay_out(algorithm, problem, model, cohort, layout, Intake(problem.check))
+        with jax.ensure_compile_time_eval():  # also if somebody traces a round: the arrays stay
+            laid = lay_out(algorithm, problem, model, cohort, layout, Intake(problem.check))
         cohort.laid_out.clear()
         if nbytes(laid.tables) <= LARGEST:  # without itself: nothing would free a cohort that refers to itself
             cohort.laid_out[kind] = laid._replace(cohort=None) if laid.cohort is cohort else laid

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Self
 import jax
 import numpy as np
 
+from fedmime.engine.blocks import lent
 from fedmime.engine.cohort import Cohort, Member, pad_rows
 from fedmime.engine.devices import own_cores, visit
 
@@ -233,7 +234,7 @@ def make_plan(cohort: Cohort, members: Sequence[Member], layout: Layout, *, spli
 def _unfilled(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Memory for a pool, so aligned that a CPU device takes it as it is. No table points at rows that stay unfilled."""
     size = int(np.prod(shape)) * dtype.itemsize
-    raw = np.empty(size + _ALIGNMENT, np.uint8)
+    raw = lent(size + _ALIGNMENT)
     start = -raw.ctypes.data % _ALIGNMENT
     return raw[start : start + size].view(dtype).reshape(shape)
 
