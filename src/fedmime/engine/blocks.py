@@ -13,15 +13,17 @@ import numpy as np
 
 SMALL = 1 << 20  # bytes that are not worth it
 LARGEST = 256 << 20  # bytes that are kept while nobody uses them
-_spare: list[np.ndarray] = []  # the latest last
+_spare: dict[int, np.ndarray] = {}  # by identity, the latest last: a block may come back at any time
 
 
 def lent(size: int) -> np.ndarray:
     """So many bytes that hold anything. They come back by themselves when no array refers to them any more."""
     if size < SMALL:
         return np.empty(size, np.uint8)
-    place = next((i for i, block in enumerate(_spare) if block.nbytes == size), None)
-    block = np.empty(size, np.uint8) if place is None else _spare.pop(place)
+    fitting = next((name for name, block in list(_spare.items()) if block.nbytes == size), None)
+    block = None if fitting is None else _spare.pop(fitting, None)
+    if block is None:
+        block = np.empty(size, np.uint8)
     # What arrays refer to: all views of an array have one base.
     lease: Any = (ctypes.c_uint8 * size).from_buffer(block)  # pyright: ignore[reportArgumentType]
     weakref.finalize(lease, _take_back, block).atexit = False
@@ -29,6 +31,6 @@ def lent(size: int) -> np.ndarray:
 
 
 def _take_back(block: np.ndarray) -> None:
-    _spare.append(block)
-    while sum(each.nbytes for each in _spare) > LARGEST:
-        _spare.pop(0)
+    _spare[id(block)] = block
+    while sum(each.nbytes for each in list(_spare.values())) > LARGEST:
+        _spare.pop(next(iter(_spare)), None)
