@@ -1,6 +1,5 @@
 """Which core each device's thread is sent to."""
 
-import contextlib
 import os
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 import fedmime as fm
 from fedmime import native
 from fedmime.engine.devices import own_cores, visit
+from native import threads
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,6 @@ def test_no_thread_stays_bound_after_many_rounds() -> None:
     problem = fm.models.logistic(input_shape=(3,), classes=4)
     free = os.sched_getaffinity(0)
     fm.simulate(fm.algorithms.fedavg(0.1), problem, fm.data.from_arrays(clients), 60, 12)
-    bound = []
-    for name in os.listdir("/proc/self/task"):
-        with contextlib.suppress(ProcessLookupError):  # a thread that has ended meanwhile
-            bound.append(os.sched_getaffinity(int(name)))
+    bound = threads.cores()
     assert bound
     assert all(cores == free for cores in bound)

@@ -1,6 +1,5 @@
 """The kernels in C against XLA in float64, and what happens where they cannot be had."""
 
-import contextlib
 import os
 import platform
 import re
@@ -17,6 +16,7 @@ from fedmime.models.layers import convolution, linear, recurrence
 from fedmime.native import library
 from fedmime.rows import Rows
 from models import plain
+from native import threads
 
 needed = pytest.mark.skipif(not native.usable(), reason=f"no kernels here: {native.status()}")
 CLOSE = 3e-6
@@ -285,8 +285,4 @@ def test_a_thread_that_goes_to_a_core_may_leave_it_again(core):
     counted = jax.jit(lambda trips: jax.lax.fori_loop(0, trips, lambda k, n: n + native.settled(k, places), 0))
     assert counted(np.int32(10)) == 45
     native.visit(core)
-    bound = set()
-    for name in os.listdir("/proc/self/task"):
-        with contextlib.suppress(ProcessLookupError):  # a thread that has ended meanwhile
-            bound.add(frozenset(os.sched_getaffinity(int(name))))
-    assert bound == {frozenset(os.sched_getaffinity(0))}
+    assert {frozenset(cores) for cores in threads.cores()} == {frozenset(os.sched_getaffinity(0))}

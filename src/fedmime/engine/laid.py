@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -12,7 +11,7 @@ from fedmime.algorithms.algorithm import Algorithm
 from fedmime.engine import traced
 from fedmime.engine.cohort import Cohort
 from fedmime.engine.devices import mesh, spread
-from fedmime.engine.gradients import FactorRules
+from fedmime.engine.gradients import LossProblem
 from fedmime.engine.intake import Check, Intake
 from fedmime.engine.plan import Layout, Packed, Plan, make_plan, waves_of
 from fedmime.errors import DataError
@@ -21,13 +20,9 @@ from fedmime.vector import nbytes
 LARGEST = 128 << 20  # bytes of tables that a cohort keeps
 
 
-class Data(Protocol):
+class Data(LossProblem, Protocol):
     """What laying out needs of a problem."""
 
-    @property
-    def loss(self) -> Callable[[Any, Any, jax.Array], jax.Array]: ...
-    @property
-    def factors(self) -> FactorRules | None: ...
     @property
     def check(self) -> Check: ...
 

@@ -17,9 +17,8 @@ from fedmime.engine import scratch, traced
 from fedmime.engine.backends import local
 from fedmime.engine.cohort import Cohort
 from fedmime.engine.devices import default_lanes, everywhere, mesh, on_all, spread
-from fedmime.engine.gradients import FactorRules
 from fedmime.engine.intake import Intake
-from fedmime.engine.laid import Laid, laid_before, lay_out
+from fedmime.engine.laid import Data, Laid, laid_before, lay_out
 from fedmime.engine.memory import ClientMemory, RamMemory
 from fedmime.engine.plan import Layout, Plan
 from fedmime.errors import ConfigError, DataError
@@ -34,19 +33,13 @@ def _rest() -> None:
     """Nothing is left to do."""
 
 
-class Problem(Protocol):
+class Problem(Data, Protocol):
     """What a round needs of a problem; see `fedmime.models.Problem`."""
 
     @property
     def name(self) -> str: ...
     @property
-    def loss(self) -> Callable[[Any, Any, jax.Array], jax.Array]: ...
-    @property
-    def factors(self) -> FactorRules | None: ...
-    @property
     def chunk(self) -> int: ...
-    @property
-    def check(self) -> Callable[[Mapping[str, np.ndarray]], None]: ...
 
 
 class Info(NamedTuple):

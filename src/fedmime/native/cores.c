@@ -26,7 +26,7 @@ static void move(pid_t thread, const cpu_set_t *there, const cpu_set_t *may) {
 
 /* The cores that the calling thread may use, and the place-th of them alone. */
 static int find(int place, cpu_set_t *may, cpu_set_t *one) {
-    if (place < 0 || sched_getaffinity(0, sizeof *may, may)) return -1;
+    if (sched_getaffinity(0, sizeof *may, may)) return -1;
     int core = 0;
     while (core < CPU_SETSIZE && !(CPU_ISSET(core, may) && place-- == 0)) core++;
     if (core == CPU_SETSIZE) return -1;

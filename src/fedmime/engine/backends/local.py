@@ -365,9 +365,7 @@ def _conclude(
     deviation = None
     if totals is not None:
         steps = totals.steps.astype(zero.dtype)
-        mean = jax.tree.map(
-            lambda sent: sent / totals.weight, totals.send, is_leaf=lambda sent: isinstance(sent, Vector)
-        )
+        mean = jax.tree.map(lambda leaf: leaf / totals.weight, totals.send)
         replies = Replies(
             mean, totals.add, common.population, steps, totals.weighted_steps / totals.weight, common.coin
         )
