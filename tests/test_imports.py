@@ -20,7 +20,7 @@ LAYERS = [
     {"engine", "data", "models", "theory"},
     {"aggregation", "algorithms"},
     {"optimizers"},
-    {"vector", "numbers", "randomness", "rows", "native", "files", "errors"},
+    {"vector", "numbers", "randomness", "rows", "native", "cores", "files", "errors"},
 ]
 WITHIN = {  # who may import whom in the same layer
     ("cli", "deploy"),

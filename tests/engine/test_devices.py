@@ -1,13 +1,14 @@
 """Which core each device's thread is sent to."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 import fedmime as fm
-from fedmime import native
-from fedmime.engine.devices import own_cores, visit
+from fedmime.engine.devices import own_cores
 from native import threads
 
 
@@ -20,16 +21,6 @@ def test_devices_have_cores_of_their_own_where_they_use_all(monkeypatch, devices
     assert own_cores(devices).tolist() == own
 
 
-@pytest.mark.parametrize(("devices", "visited"), [(2, [0, 1, 0]), (3, [-1] * 3)])
-def test_the_host_goes_from_core_to_core(monkeypatch, devices, visited) -> None:
-    asked = []
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {4, 7})
-    monkeypatch.setattr(native, "visit", asked.append)
-    for turn in range(3):
-        visit(turn, devices)
-    assert asked == visited
-
-
 def test_no_thread_stays_bound_after_many_rounds() -> None:
     """Devices' threads and the host's move one another all the time."""
     random = np.random.default_rng(0)
@@ -40,3 +31,21 @@ def test_no_thread_stays_bound_after_many_rounds() -> None:
     bound = threads.cores()
     assert bound
     assert all(cores == free for cores in bound)
+
+
+_START = """
+import jax, fedmime as fm
+model = fm.models.logistic(input_shape=(3,), classes=2).init(jax.random.key(0))
+print(jax.local_device_count(), fm.simulate is not None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "devices"), [({}, len(os.sched_getaffinity(0))), ({"JAX_NUM_CPU_DEVICES": "3"}, 3)]
+)
+def test_a_user_who_starts_jax_before_the_engine_has_all_cores(environment, devices) -> None:
+    given = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
+    done = subprocess.run(
+        [sys.executable, "-c", _START], env=given | environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [str(devices), "True"]

@@ -284,5 +284,6 @@ def test_a_thread_that_goes_to_a_core_may_leave_it_again(core):
     places = np.int32(core)
     counted = jax.jit(lambda trips: jax.lax.fori_loop(0, trips, lambda k, n: n + native.settled(k, places), 0))
     assert counted(np.int32(10)) == 45
-    native.visit(core)
+    with native.beside():
+        native.give_way()
     assert {frozenset(cores) for cores in threads.cores()} == {frozenset(os.sched_getaffinity(0))}

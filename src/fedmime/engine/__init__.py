@@ -1,7 +1,7 @@
 """The engine: cohorts, rounds and the loop around them."""
 
+from fedmime import cores
 from fedmime.engine.cohort import Cohort
-from fedmime.engine.devices import use_all_cores
 from fedmime.engine.log import Gate
 from fedmime.engine.memory import DiskMemory, RamMemory
 from fedmime.engine.participation import Participation
@@ -9,7 +9,7 @@ from fedmime.engine.round import Info, run_round
 from fedmime.engine.run import Run
 from fedmime.engine.simulate import Saving, simulate
 
-use_all_cores()  # one host device per core, unless JAX has started or the user chose otherwise
+cores.use_all()  # one host device per core, unless JAX has started or the user chose otherwise
 
 __all__ = [
     "Cohort",

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import functools
-import os
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedmime import native
+from fedmime import cores
 from fedmime.errors import ConfigError
 from fedmime.numbers import quote, whole
 
 AXIS, LANE = "device", "lane"
 EVERYWHERE, SPREAD = PartitionSpec(), PartitionSpec(AXIS)
-
-
-def use_all_cores() -> None:
-    """Ask JAX for one CPU device per core. Without effect once JAX has started or the user has chosen a number."""
-    if getattr(jax.config, "jax_num_cpu_devices", 0) > 0 or "xla_force_host_platform_device_count" in os.environ.get(
-        "XLA_FLAGS", ""
-    ):
-        return
-    try:
-        jax.config.update("jax_num_cpu_devices", _cores())
-    except RuntimeError:  # JAX has started: its devices are what there is
-        return
 
 
 def mesh(devices: int | None = None) -> Mesh:
@@ -58,22 +44,8 @@ def own_cores(devices: int) -> np.ndarray:
 
     A process that does not use all cores keeps out of the way of others like it.
     """
-    alone = jax.default_backend() == "cpu" and 1 < devices == _cores()
+    alone = jax.default_backend() == "cpu" and 1 < devices == cores.count()
     return np.arange(devices) if alone else np.full(devices, -1)
-
-
-def visit(turn: int, devices: int) -> None:
-    """Send the calling thread to one core after another, as `turn` counts, where devices have cores of their own.
-
-    What the host does while they compute then slows all of them a little, instead of one that the others wait for. The
-    thread stays free to be moved.
-    """
-    own = own_cores(devices)
-    native.visit(int(own[turn % devices]))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def everywhere(mesh: Mesh) -> NamedSharding:
@@ -83,16 +55,17 @@ def everywhere(mesh: Mesh) -> NamedSharding:
 
 def on_all(tree: Any, mesh: Mesh) -> Any:
     """Numbers as arrays on every device; one that was put there before is not sent again. Other leaves stay."""
+    place, wide = everywhere(mesh), bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
 
     def held(leaf: Any) -> Any:
-        return _held(leaf, jnp.result_type(leaf), everywhere(mesh)) if isinstance(leaf, int | float) else leaf
+        return _held(leaf, wide, place) if isinstance(leaf, int | float) else leaf
 
     return jax.tree.map(held, tree)
 
 
 @functools.lru_cache(maxsize=1024, typed=True)
-def _held(number: float, dtype: Any, place: NamedSharding) -> jax.Array:
-    """`dtype` is what JAX makes of the number now."""
+def _held(number: float, wide: bool, place: NamedSharding) -> jax.Array:
+    """What JAX makes of the number depends on whether 64 bits are on."""
     with jax.ensure_compile_time_eval():  # also if somebody traces a round: the array stays
         return jax.device_put(number, place)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from fedmime import native
 from fedmime.algorithms.algorithm import Algorithm
 from fedmime.engine import traced
 from fedmime.engine.cohort import Cohort
@@ -48,6 +49,7 @@ def lay_out(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort, lay
     waves = waves_of(cohort)
     plans = [make_plan(cohort, members, layout, split=algorithm.split, by_client=random) for members in waves]
     place = spread(mesh(layout.devices))
+    native.give_way()
     return Laid(cohort, refused, random, plans, [jax.device_put(plan.tables, place) for plan in plans])
 
 

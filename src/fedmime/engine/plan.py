@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, Self
 import jax
 import numpy as np
 
+from fedmime import native
 from fedmime.engine.blocks import lent
 from fedmime.engine.cohort import Cohort, Member, pad_rows
-from fedmime.engine.devices import own_cores, visit
+from fedmime.engine.devices import own_cores
 
 
 class Tables(NamedTuple):
@@ -204,9 +205,9 @@ def make_plan(cohort: Cohort, members: Sequence[Member], layout: Layout, *, spli
     slots: dict[int, tuple[int, int]] = {}
 
     for d, lane in enumerate(lanes):
-        visit(d + 1, layout.devices)
         example = step = slot = 0
         for member in lane:
+            native.give_way()
             n = _length(member)
             if member.probes:
                 tables.probe_weights[d, example : example + n] = gradient[id(member)] / n
@@ -220,13 +221,13 @@ def make_plan(cohort: Cohort, members: Sequence[Member], layout: Layout, *, spli
                 step, slot = step + member.steps, slot + 1
             example += n
         for name, column in pool.items():
+            native.give_way()
             if lane:
                 np.concatenate([member.data[name] for member in lane], out=column[d, :example], casting="unsafe")
         for column, entries in zip(tables.chunks, zip(*chunks[d], strict=True), strict=False):
             column[d, : len(chunks[d])] = entries
         tables.client_count[d], tables.chunk_count[d] = slot, len(chunks[d])
 
-    visit(devices + 1, layout.devices)
     longest = layout.size("longest", max(m.steps for m in members))
     return Plan(packed, {m.index: slots[m.index] for m in members if m.steps}, longest)
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from fedmime import native
 from fedmime.algorithms.algorithm import Algorithm, State
 from fedmime.engine import scratch, traced
 from fedmime.engine.backends import local
@@ -154,10 +155,10 @@ def assemble(
     entropy = _spare_entropy() if key is None else _entropy(key)
     random = np.random.default_rng([*entropy, round_number])
     pick = int(random.integers(max(sum(m.steps for m in cohort.training), 1)))
-    now, pick, coin = jax.device_put((round_number, pick, random.random()), everywhere(on))
-    draws = _spare_key(on) if key is None or not laid.random else jax.device_put(key, everywhere(on))
+    draws = local.packed(round_number, pick, random.random())
+    source = _spare_key(on) if key is None or not laid.random else jax.device_put(key, everywhere(on))
     population, largest = on_all((float(cohort.population), largest), on)
-    common = local.Common(now, pick, coin, draws, population, largest)
+    common = local.Common(draws, source, population, largest)
     control = _control(problem, nbytes(server.x), cohort, plans)
     prime = round_number < algorithm.gradient_rounds
     masked = max((plan.longest for plan in plans), default=1) if layout.masked else None
@@ -187,7 +188,10 @@ def _entropy(key: jax.Array) -> list[int]:
 
 def placed(state: State, devices: int | None) -> State:
     """The state on the devices a round runs on."""
-    return state._replace(server=jax.device_put(state.server, everywhere(mesh(devices))))
+    place = everywhere(mesh(devices))
+    if all(getattr(leaf, "sharding", None) == place for leaf in jax.tree.leaves(state.server)):
+        return state
+    return state._replace(server=jax.device_put(state.server, place))
 
 
 def owned(state: State, devices: int | None) -> State:
@@ -219,12 +223,13 @@ def run_ready(ready: Ready, state: State, memory: ClientMemory | None = None) ->
     lent = scratch.take(ready.scratch, ready.options.mesh) if ready.scratch else ()
     given = (algorithm, ready.problem, state.server, waves, ready.common, ready.options, lent)
     server, figures, outcome = local.run(*given)
-    ready.meanwhile()
+    with native.beside():
+        ready.meanwhile()
     report = local.Report(*jax.device_get(figures).tolist())
     if ready.scratch:  # only now is it known that the round went well
         scratch.keep(ready.scratch, ready.options.mesh, outcome.scratch)
     refused = list(ready.laid.refused)
-    if trains:
+    if trains and (report.refused or memory is not None):
         for plan, kept, refusals in zip(ready.laid.plans, outcome.kept, jax.device_get(outcome.refused), strict=True):
             good = {client: slot for client, slot in plan.slots.items() if not refusals[slot]}
             refused += [client for client in plan.slots if client not in good]

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from fedmime import native
 from fedmime.algorithms.algorithm import Algorithm
 from fedmime.engine.cohort import Cohort, Member
 from fedmime.engine.participation import RELIABLE, Participation
@@ -63,6 +64,7 @@ class Schedule:
         return Cohort(members, len(available), np.ones(trainers) if even else None, np.ones(probing) if even else None)
 
     def _member(self, population: Clients, index: int, round_number: int, trains: bool, probes: bool) -> Member:
+        native.give_way()
         data = population.client_at(index)
         n = int(population.sizes[index])
         if not trains:

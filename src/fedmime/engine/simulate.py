@@ -15,7 +15,6 @@ import numpy as np
 from fedmime.aggregation import communication
 from fedmime.algorithms.algorithm import Algorithm, params
 from fedmime.engine import identity, record
-from fedmime.engine.devices import visit
 from fedmime.engine.directory import RunDirectory
 from fedmime.engine.intake import Intake
 from fedmime.engine.log import Gate, Log
@@ -124,7 +123,6 @@ def simulate(
     intake = Intake(problem.check, once=not algorithm.pooled)
 
     def lay_out(t: int) -> Ready:
-        visit(0, layout.devices)
         cohort = schedule.cohort(algorithm, population, t)
         options = {"devices": devices, "drift": drift, "layout": layout, "intake": intake, "largest": gate.largest}
         return assemble(algorithm, problem, server, t, cohort, key, **options, donate=True)

@@ -83,7 +83,9 @@ def hashable(tree: Any) -> tuple[Any, tuple[Any, ...]]:
 def _kind(leaf: Any) -> tuple[tuple[int, ...], Any]:
     if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):  # the usual case, and fast
         return leaf.shape, leaf.dtype
-    return ((), jnp.result_type(float)) if callable(leaf) else (jnp.shape(leaf), jnp.result_type(leaf))
+    if callable(leaf) or type(leaf) is float:
+        return (), jnp.result_type(float)
+    return jnp.shape(leaf), jnp.result_type(leaf)
 
 
 def _abstract(tree: Any, leaves: tuple[Any, ...]) -> Any:

@@ -25,6 +25,7 @@ from fedmime.native.calls import (
     sums,
     take,
     takes,
+    total,
     unfilled,
     unrolls,
     unrolls_back,
@@ -32,16 +33,18 @@ from fedmime.native.calls import (
     weighted_rows,
     weighted_sum,
 )
-from fedmime.native.library import status, visit
+from fedmime.native.library import beside, give_way, status
 
 __all__ = [
     "add_outer",
     "adds_outer",
+    "beside",
     "choose",
     "convolve",
     "convolves",
     "correlates",
     "dot",
+    "give_way",
     "inner_products",
     "kernel_gradient",
     "kernel_gradients",
@@ -55,11 +58,11 @@ __all__ = [
     "sums",
     "take",
     "takes",
+    "total",
     "unfilled",
     "unrolls",
     "unrolls_back",
     "usable",
-    "visit",
     "weighted_rows",
     "weighted_sum",
 ]

@@ -85,6 +85,16 @@ def settled(number: jax.Array, core: jax.Array) -> jax.Array:
     return jax.ffi.ffi_call(target("settled"), jax.typeof(number), vmap_method="sequential")(number, core)
 
 
+def total(place: jax.Array, devices: int, arrays: Sequence[jax.Array], after: Sequence[jax.Array]) -> list[jax.Array]:
+    """Arrays added up over the devices that run a program together, of which the caller is at a place.
+
+    All devices have to come to a program's totals in the same order: give arrays of the one `after` which this comes.
+    """
+    who = jnp.stack([place.astype(jnp.int32), jnp.asarray(devices, jnp.int32)])
+    call = _call("total", [a.shape for a in arrays], {i + 1: i for i in range(len(arrays))})
+    return call(who, *arrays, *after[:1])
+
+
 def takes(table: jax.Array, places: jax.Array) -> bool:
     """Whether the kernels can take rows of such a table."""
     return places.dtype == jnp.int32 and places.ndim == 1 and usable(table)

@@ -1,5 +1,6 @@
-/* Which core a device's thread is on. The system wakes the threads of two devices on one core now and then, and needs
-   some milliseconds to see it, in which another core is idle. */
+/* Which core a device's thread is on, and which the host's is on while it works beside them. The system wakes the
+   threads of two devices on one core now and then, and lets threads of one core take turns of some milliseconds: a
+   small model's round is over by then, and all devices have waited for one. */
 #ifdef __linux__
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -11,11 +12,23 @@
 #include "vectors.h"
 
 #ifdef __linux__
-enum { MOST = 8 }; /* threads that are sent away: with more cores the system finds an idle one more often */
+enum { MOST = 8 };          /* threads that are sent away: with more cores the system finds an idle one more often */
+enum { WHILE = 1000 * 1000 }; /* nanoseconds after which a thread looks where it is, and the host goes on elsewhere */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* nobody reads which cores a thread may use while that changes */
 static pid_t threads[MOST];                              /* that computed for a device before */
-static int count;
+static int count, places;                                /* threads; cores that devices have for their own */
 static _Thread_local int known;
+static _Thread_local struct {
+    int place, core;
+    int64_t when;
+} home = {.place = -1}; /* of a device's thread */
+static struct {
+    pid_t thread; /* 0 while it has nothing to do */
+    int place;    /* where it went last */
+    int64_t when;
+} host;
+
+static pid_t self(void) { return (pid_t)syscall(SYS_gettid); }
 
 /* A thread goes to one of some cores at once, even if it only waits for its turn, and stays free to be moved. Numbers of
    threads that ended may belong to another process by now. */
@@ -35,45 +48,65 @@ static int find(int place, cpu_set_t *may, cpu_set_t *one) {
     return core;
 }
 
-/* The calling thread goes to a core, if it is on another; other devices' threads that wait there go elsewhere. */
-static void settle_locked(int place) {
+/* The calling thread goes to its device's core, if it is on another; other devices' threads that wait there leave. */
+static void go_home(int place) {
     cpu_set_t may, one, others;
     int core = find(place, &may, &one);
     if (core < 0) return;
-    pid_t own = (pid_t)syscall(SYS_gettid);
     if (!known) {
-        if (count < MOST) threads[count] = own;
+        if (count < MOST) threads[count] = self();
         if (count <= MOST) count++;
         known = 1;
     }
     if (core != sched_getcpu()) move(0, &one, &may);
     CPU_XOR(&others, &may, &one);
     for (int i = 0; count <= MOST && i < count; i++)
-        if (threads[i] != own) move(threads[i], &others, &may);
+        if (threads[i] != self()) move(threads[i], &others, &may);
+    home.place = place, home.core = core, home.when = nanoseconds();
+    if (place >= places) places = place + 1;
 }
 
-static void settle(int place) {
-    if (place < 0 || pthread_mutex_lock(&lock)) return;
-    settle_locked(place);
+/* Before every trip: the system is asked at the first one, and again after a while. */
+static void settle(int place, int first) {
+    if (place < 0) return;
+    if (!first && home.place == place && home.core == sched_getcpu() && nanoseconds() < home.when + WHILE) return;
+    if (pthread_mutex_lock(&lock)) return;
+    go_home(place);
     pthread_mutex_unlock(&lock);
 }
 
-/* The calling thread, which is no device's, goes to a core. */
-void fedmime_visit(int place) {
+void let_host_work(void) {
+    if (home.place < 0 || !__atomic_load_n(&host.thread, __ATOMIC_RELAXED)) return;
+    if (__atomic_load_n(&host.place, __ATOMIC_RELAXED) == home.place) sched_yield();
+}
+
+/* The calling thread begins to work beside the devices, or ends. */
+void fedmime_beside(int works) {
+    __atomic_store_n(&host.thread, works ? self() : 0, __ATOMIC_RELAXED);
+    host.when = 0;
+}
+
+/* If the calling thread works beside the devices and has been on one core for a while, it goes on to another. */
+void fedmime_give_way(void) {
     cpu_set_t may, one;
-    if (place < 0 || pthread_mutex_lock(&lock)) return;
-    if (find(place, &may, &one) >= 0) move(0, &one, &may);
+    if (places < 2 || host.thread != self() || nanoseconds() < host.when + WHILE || pthread_mutex_lock(&lock)) return;
+    __atomic_store_n(&host.place, (host.place + 1) % places, __ATOMIC_RELAXED);
+    if (find(host.place, &may, &one) >= 0) move(0, &one, &may);
+    host.when = nanoseconds();
     pthread_mutex_unlock(&lock);
 }
 #else
-static void settle(int place) { (void)place; }
-void fedmime_visit(int place) { (void)place; }
+static void settle(int place, int first) { (void)place, (void)first; }
+void let_host_work(void) {}
+void fedmime_beside(int works) { (void)works; }
+void fedmime_give_way(void) {}
 #endif
 
-/* args: a whole number, a core's place among all; rets: the number, once the calling thread is there. */
+/* args: the number of a trip, a core's place among all; rets: the number, once the calling thread is there. */
 XLA_FFI_Error *fedmime_settled(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
-    settle(*(const int32_t *)argument(frame, 1)->data);
-    memcpy(result(frame, 0)->data, argument(frame, 0)->data, 4);
+    int32_t trip = *(const int32_t *)argument(frame, 0)->data;
+    settle(*(const int32_t *)argument(frame, 1)->data, trip == 0);
+    *(int32_t *)result(frame, 0)->data = trip;
     return NULL;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -9,9 +10,10 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -22,6 +24,7 @@ _SOURCES = {
     "convolution.c": ("convolve", "kernel_gradient"),
     "cores.c": ("settled",),
     "linear.c": ("inner_products", "outer_sum", "outer_sum_of_rows"),
+    "meeting.c": ("total",),
     "memory.c": ("unfilled",),
     "recurrence.c": ("lstm_backward", "lstm_forward"),
     "rows.c": ("take", "weighted_rows"),
@@ -47,17 +50,27 @@ def status() -> str:
     return str(_load())
 
 
-def visit(place: int) -> None:
-    """Send the calling thread to a core: the one at a place among its cores. It stays free to be moved."""
-    go = _visitor()
-    if go is not None:
-        go(place)
+@contextlib.contextmanager
+def beside() -> Iterator[None]:
+    """While the calling thread works beside devices that compute: they let it, and it has to `give_way`."""
+    tell = _function("beside")
+    tell(1)
+    try:
+        yield
+    finally:
+        tell(0)
+
+
+def give_way() -> None:
+    """Between parts of such work: go on to another device's core after a while, so that none is slowed most."""
+    _function("give_way")()
 
 
 @functools.cache
-def _visitor() -> Callable[[int], None] | None:
+def _function(name: str) -> Callable[..., Any]:
+    """A function of the library that is no kernel; without one, a function that does nothing."""
     path = _load()
-    return ctypes.CDLL(str(path)).fedmime_visit if isinstance(path, Path) else None
+    return getattr(ctypes.CDLL(str(path)), target(name)) if isinstance(path, Path) else lambda *_: None
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 #include "xla/ffi/api/c_api.h"
 
@@ -113,6 +114,15 @@ INLINE vec vtanh(vec x) {
     return (vec)((ints)t | ((ints)x & (int32_t)0x80000000));
 }
 INLINE vec sigmoid(vec x) { return 0.5f + 0.5f * vtanh(0.5f * x); }
+
+INLINE int64_t nanoseconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+/* A device's thread gives the host's its turn, if that works on the same core; see cores.c. Once in every local step. */
+void let_host_work(void);
 
 /* What XLA hands over. */
 INLINE XLA_FFI_Buffer *argument(XLA_FFI_CallFrame *frame, int i) { return frame->args.args[i]; }

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
+from fedmime import native
 from fedmime.algorithms.algorithm import Algorithm, Replies, Reply, Server
 from fedmime.engine.client import LaneClient, Watch
 from fedmime.engine.devices import AXIS, EVERYWHERE, LANE, SPREAD
@@ -42,12 +44,29 @@ Gradients = tuple[Vector, ...]
 class Common(NamedTuple):
     """What a compiled round takes beside the server's state and the clients' data."""
 
-    round: Any
-    pick: Any  # which of the cohort's local steps, counted over its clients in order, the server drew
-    coin: Any
+    draws: Any  # a round's number, and what the server drew for it; see `packed`
     key: jax.Array  # of the run; the round's own is folded in
     population: Any
     largest: Any  # how many times 1 + ‖x‖ a reply or an update may be long
+
+    @property
+    def round(self) -> jax.Array:
+        return self.draws[0]
+
+    @property
+    def pick(self) -> jax.Array:
+        """Which of the cohort's local steps, counted over its clients in order, the server drew."""
+        return self.draws[1]
+
+    @property
+    def coin(self) -> jax.Array:
+        """A uniform random number."""
+        return lax.bitcast_convert_type(self.draws[2], jnp.float32)
+
+
+def packed(round_number: int, pick: int, coin: float) -> np.ndarray:
+    """Numbers of a round as one array, which is sent faster than three."""
+    return np.asarray([round_number, pick, np.float32(coin).view(np.int32)], np.int32)
 
 
 class Wave(NamedTuple):
@@ -81,12 +100,14 @@ class Totals(NamedTuple):
     watch: Watch
     steps: jax.Array
     weighted_steps: jax.Array
+    refused: jax.Array  # how many
 
 
 class Report(NamedTuple):
     """What a compiled round tells beside the server's state; it leaves the devices as one array."""
 
     accepted: Any  # whether the result was finite and not too far; if not, the state is the old one
+    refused: Any  # how many clients' replies were
     loss: Any
     drift: Any
     gradient_norm: Any
@@ -189,9 +210,15 @@ def _on_devices(
     return jax.shard_map(on_device, **specs)(replicated, (wave, *scratch))
 
 
-def _sum(tree: Any, options: Options) -> Any:
-    """Over all lanes of all devices."""
-    return lax.psum(tree, AXIS if options.lanes == 1 else (AXIS, LANE))
+def _sum(tree: Any, options: Options, after: Any = ()) -> Any:
+    """Over all lanes of all devices; where the program has another sum, `after` it."""
+    if options.lanes > 1:
+        return lax.psum(tree, (AXIS, LANE))
+    leaves, structure = jax.tree.flatten(tree)
+    if options.mesh.size == 1 or not leaves or not native.usable(*leaves):
+        return lax.psum(tree, AXIS)
+    place = lax.axis_index(AXIS)
+    return jax.tree.unflatten(structure, native.total(place, options.mesh.size, leaves, jax.tree.leaves(after)))
 
 
 def _stack(tree: Any) -> Any:
@@ -298,8 +325,8 @@ def _full_gradients(
             part, _ = full_gradient_by_steps(*given, (), key, options.masked, options.widths)
         else:
             part = full_gradient(*given, key, options.chunk, options.masked)
-        h.append(_sum(part, options))
-    return tuple(h), source
+        h.append(part)
+    return _sum(tuple(h), options), source
 
 
 def _train(
@@ -342,6 +369,7 @@ def _train(
             watch=_plus(totals.watch, counts, watch),
             steps=totals.steps + jnp.where(good, tables.clients.steps[i], 0).astype(exact),
             weighted_steps=totals.weighted_steps + w * tables.clients.steps[i],
+            refused=totals.refused + (1 - counts),
         )
         new = jax.tree.map(lambda all_, leaf: all_.at[i].set(jnp.where(good, leaf, all_[i])), new, reply.keep)
         return totals, new, refused.at[i].set(~good)
@@ -349,11 +377,11 @@ def _train(
     shapes = jax.eval_shape(local, jnp.zeros((), jnp.int32))[0]
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     zero = jnp.zeros((), dtype)
-    totals = Totals(blank.send, blank.add, zero, Watch.zero(dtype), zero.astype(exact), zero)
+    totals = Totals(blank.send, blank.add, zero, Watch.zero(dtype), zero.astype(exact), zero, zero)
     refused = jnp.zeros(tables.clients.steps.shape, bool)
     limit = options.masked and tables.clients.steps.shape[0]
     totals, new, refused = loop(tables.client_count, limit, fold, (totals, kept, refused), tables.core)
-    return _sum(totals, options), new, refused
+    return _sum(totals, options, after=h), new, refused
 
 
 def _conclude(
@@ -362,7 +390,7 @@ def _conclude(
     """The server's part. A result that is not finite, or leads too far, leaves the state as it was."""
     zero = jnp.zeros((), jax.tree.leaves(server.x)[0].dtype)
     replies, loss, drift, accepted = Replies((), (), common.population, zero, zero, common.coin), zero, zero, True
-    deviation = None
+    deviation, refused = None, zero
     if totals is not None:
         steps = totals.steps.astype(zero.dtype)
         mean = jax.tree.map(lambda leaf: leaf / totals.weight, totals.send)
@@ -371,12 +399,12 @@ def _conclude(
         )
         deviation = algorithm.deviation(server, h, replies)
         loss, drift = totals.watch.loss / steps, totals.watch.drift / steps
-        accepted = totals.steps > 0
+        accepted, refused = totals.steps > 0, totals.refused
     new = algorithm.prime(server, h, common.round) if options.prime else algorithm.server(server, h, replies)
     moved, none = distance(new.x, server.x), jnp.full_like(zero, jnp.nan)
     accepted = finite(new) & (moved <= _bound(server, common.largest)) & accepted
     lengths = (norm(h[0]) if h else none, none if deviation is None else norm(deviation), jnp.where(accepted, moved, 0))
-    return where(accepted, new, server), Report(accepted, loss, drift, *lengths)
+    return where(accepted, new, server), Report(accepted, refused, loss, drift, *lengths)
 
 
 def _plus(total: Any, weight: jax.Array, reply: Any) -> Any:

@@ -1,0 +1,122 @@
+/* Sums over devices. XLA puts a thread that waits for another device to sleep; to wake it takes longer than to add up a
+   small model. Here it stays awake for a moment. */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "vectors.h"
+
+enum { PIECE = 1 << 13 };       /* entries that one device adds up at a time */
+enum { AWAKE = 500 * 1000 };    /* nanoseconds */
+
+/* The devices that add something up in a run of a program. */
+typedef struct Meeting {
+    struct Meeting *next;
+    int64_t run;
+    int64_t expected, came, left;
+    int64_t given_out, done; /* pieces */
+    XLA_FFI_CallFrame *frames[];
+} Meeting;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t change = PTHREAD_COND_INITIALIZER;
+static Meeting *meetings;
+
+INLINE void rest(void) {
+#ifdef __x86_64__
+    __builtin_ia32_pause();
+#endif
+}
+
+static int reached(const int64_t *counter, int64_t limit) { return __atomic_load_n(counter, __ATOMIC_ACQUIRE) >= limit; }
+
+/* Until a counter that others raise has reached a limit. */
+static void wait_for(const int64_t *counter, int64_t limit) {
+    for (int64_t end = nanoseconds() + AWAKE; nanoseconds() < end;)
+        for (int i = 0; i < 50; i++) {
+            if (reached(counter, limit)) return;
+            rest();
+        }
+    pthread_mutex_lock(&lock);
+    while (!reached(counter, limit)) pthread_cond_wait(&change, &lock);
+    pthread_mutex_unlock(&lock);
+}
+
+/* One more; the last one wakes those who sleep. */
+static void raise_to(int64_t *counter, int64_t limit) {
+    if (__atomic_add_fetch(counter, 1, __ATOMIC_ACQ_REL) < limit) return;
+    pthread_mutex_lock(&lock);
+    pthread_cond_broadcast(&change);
+    pthread_mutex_unlock(&lock);
+}
+
+/* The meeting of a run that still waits for somebody, or a new one. */
+static Meeting *join(int64_t run, int64_t place, int64_t expected, XLA_FFI_CallFrame *frame) {
+    pthread_mutex_lock(&lock);
+    Meeting *m = meetings;
+    while (m && !(m->run == run && !m->frames[place])) m = m->next;
+    if (!m && (m = calloc(1, sizeof *m + expected * sizeof frame))) {
+        m->run = run, m->expected = expected, m->next = meetings;
+        meetings = m;
+    }
+    if (m) m->frames[place] = frame;
+    pthread_mutex_unlock(&lock);
+    if (m) raise_to(&m->came, expected);
+    return m;
+}
+
+static void leave(Meeting *m) {
+    pthread_mutex_lock(&lock);
+    if (++m->left == m->expected) {
+        Meeting **link = &meetings;
+        while (*link != m) link = &(*link)->next;
+        *link = m->next;
+        free(m);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* The sums of some entries of an array into the results of all devices; an array may be its own result. */
+static void add_up(Meeting *m, int64_t array, int64_t start, int64_t end) {
+    for (int64_t i = start; i < end; i += LANES) {
+        vec sum = {};
+        for (int64_t d = 0; d < m->expected; d++)
+            sum += load_some((float *)argument(m->frames[d], array + 1)->data + i, end - i);
+        for (int64_t d = 0; d < m->expected; d++)
+            store_some((float *)result(m->frames[d], array)->data + i, sum, end - i);
+    }
+}
+
+static int64_t pieces(int64_t size) { return (size + PIECE - 1) / PIECE; }
+
+/* Every piece is added up by whoever comes to it first: a device that was put to sleep holds nobody up. */
+static void share(Meeting *m, XLA_FFI_CallFrame *frame) {
+    int64_t all_pieces = 0, before = 0;
+    for (int64_t a = 0; a < frame->rets.size; a++) all_pieces += pieces(elements(result(frame, a)));
+    int64_t piece = __atomic_fetch_add(&m->given_out, 1, __ATOMIC_RELAXED);
+    for (int64_t a = 0; a < frame->rets.size; a++) {
+        int64_t size = elements(result(frame, a)), own = pieces(size);
+        for (; piece < before + own; piece = __atomic_fetch_add(&m->given_out, 1, __ATOMIC_RELAXED)) {
+            int64_t start = (piece - before) * PIECE;
+            add_up(m, a, start, start + PIECE < size ? start + PIECE : size);
+            raise_to(&m->done, all_pieces);
+        }
+        before += own;
+    }
+    wait_for(&m->done, all_pieces);
+}
+
+/* args: [2] the device's place and how many there are, then arrays, each of which may be its result, and anything after
+   which this comes; rets: the arrays added up over the devices, in their order. */
+XLA_FFI_Error *fedmime_total(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    const int32_t *who = argument(frame, 0)->data;
+    XLA_FFI_RunId_Get_Args asked = {.struct_size = XLA_FFI_RunId_Get_Args_STRUCT_SIZE, .ctx = frame->ctx};
+    XLA_FFI_Error *error = frame->api->XLA_FFI_RunId_Get(&asked);
+    if (error) return error;
+    Meeting *m = join(asked.run_id, who[0], who[1], frame);
+    if (!m) return no_memory(frame);
+    wait_for(&m->came, m->expected);
+    share(m, frame);
+    leave(m);
+    return NULL;
+}
