@@ -49,7 +49,7 @@ _EPOCHS = (
     Case("Mime, E=10", "mime", OURS, epochs=10, path="simulate"),
 )
 SIMULATED = Case("FedAvg, simulate", "fedavg", (*OURS, ONE_CORE), path="simulate", rounds=3)
-SHORT_ROUNDS = {"logistic": 20, "mlp": 20}  # so short that the host's part shows: more of them a request
+SHORT_ROUNDS = {"logistic": 60, "mlp": 20}  # so short that the host's part shows: half a second of them a request
 STRETCH = {"logistic": 10, "mlp": 5}  # single rounds so short that the peers' turn before them would show
 QUICK_STRETCH = {"logistic": 3, "mlp": 3}
 _MORE = (
