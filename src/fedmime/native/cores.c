@@ -12,8 +12,8 @@
 #include "vectors.h"
 
 #ifdef __linux__
-enum { MOST = 8 };          /* threads that are sent away: with more cores the system finds an idle one more often */
-enum { WHILE = 1000 * 1000 }; /* nanoseconds after which a thread looks where it is, and the host goes on elsewhere */
+enum { MOST = 8 }; /* threads that are sent away: with more cores the system finds an idle one more often */
+enum { MOMENT = 1000 * 1000, WHILE = 2 * MOMENT }; /* nanoseconds: the host's on a core; until a device looks again */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* nobody reads which cores a thread may use while that changes */
 static pid_t threads[MOST];                              /* that computed for a device before */
 static int count, places;                                /* threads; cores that devices have for their own */
@@ -89,7 +89,7 @@ void fedmime_beside(int works) {
 /* If the calling thread works beside the devices and has been on one core for a while, it goes on to another. */
 void fedmime_give_way(void) {
     cpu_set_t may, one;
-    if (places < 2 || host.thread != self() || nanoseconds() < host.when + WHILE || pthread_mutex_lock(&lock)) return;
+    if (places < 2 || host.thread != self() || nanoseconds() < host.when + MOMENT || pthread_mutex_lock(&lock)) return;
     __atomic_store_n(&host.place, (host.place + 1) % places, __ATOMIC_RELAXED);
     if (find(host.place, &may, &one) >= 0) move(0, &one, &may);
     host.when = nanoseconds();

@@ -5,8 +5,8 @@
 
 #include "vectors.h"
 
-enum { PIECE = 1 << 13 };       /* entries that one device adds up at a time */
-enum { AWAKE = 500 * 1000 };    /* nanoseconds */
+enum { PIECE = 1 << 13 };    /* entries that one device adds up at a time */
+enum { AWAKE = 500 * 1000 }; /* nanoseconds */
 
 /* The devices that add something up in a run of a program. */
 typedef struct Meeting {
