@@ -1,10 +1,13 @@
 """The kernels in C against XLA in float64, and what happens where they cannot be had."""
 
+import ctypes
+import itertools
 import os
 import platform
 import re
 import subprocess
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -284,6 +287,25 @@ def test_a_thread_that_goes_to_a_core_may_leave_it_again(core):
     places = np.int32(core)
     counted = jax.jit(lambda trips: jax.lax.fori_loop(0, trips, lambda k, n: n + native.settled(k, places), 0))
     assert counted(np.int32(10)) == 45
-    with native.beside():
+    with native.beside(2):
         native.give_way()
     assert {frozenset(cores) for cores in threads.cores()} == {frozenset(os.sched_getaffinity(0))}
+
+
+@needed
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_what_works_beside_devices_goes_from_core_to_core():
+    core = ctypes.CDLL(None).sched_getcpu
+
+    def visited(times=30):
+        found = []
+        for _ in range(times):
+            time.sleep(0.002)
+            native.give_way()
+            found.append(core())
+        return found
+
+    with native.beside(2):
+        cores = visited()
+    assert sum(a != b for a, b in itertools.pairwise(cores)) > 24  # the system may move it, too
+    assert set(cores) <= os.sched_getaffinity(0)

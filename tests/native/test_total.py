@@ -38,14 +38,16 @@ def _total(inside, mesh):
     return jax.jit(jax.shard_map(on_device, mesh=mesh, in_specs=SPREAD, out_specs=SPREAD, check_vma=False))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64])
 @pytest.mark.parametrize(
     "shapes", [[()], [(1,)], [(17,), (), (3, 5)], [(8192,), (8193,)], [(300, 301), (62,)]], ids=str
 )
-def test_every_device_has_the_sum_of_all(shapes) -> None:
+def test_every_device_has_the_sum_of_all(shapes, dtype) -> None:
     mesh, random = _mesh(), np.random.default_rng(0)
-    given = [random.normal(size=(mesh.size, *shape)).astype(np.float32) for shape in shapes]
+    given = [(100 * random.normal(size=(mesh.size, *shape))).astype(dtype) for shape in shapes]
     sums = _total(lambda place, total, *arrays: total(*arrays), mesh)(*given)
     for ours, each in zip(sums, given, strict=True):
+        assert ours.dtype == dtype
         expected = each[0]
         for other in each[1:]:
             expected = expected + other
@@ -56,9 +58,9 @@ def test_what_is_added_up_may_still_be_read() -> None:
     """The sum takes the memory of what is added up only where nobody needs that."""
     mesh = _mesh()
     given = np.arange(mesh.size * 40, dtype=np.float32).reshape(mesh.size, 40)
-    before, summed = _total(lambda place, total, a: (a, total(a)[0]), mesh)(given)
-    np.testing.assert_array_equal(before, given)
-    np.testing.assert_array_equal(summed, np.broadcast_to(given.sum(0), given.shape))
+    before, summed = _total(lambda place, total, a: (a + a, total(a + a)[0]), mesh)(given)
+    np.testing.assert_array_equal(before, 2 * given)
+    np.testing.assert_array_equal(summed, np.broadcast_to(2 * given.sum(0), given.shape))
 
 
 @pytest.mark.parametrize("late", [0, 1])
@@ -67,7 +69,7 @@ def test_devices_wait_for_the_late_one(late) -> None:
     mesh = _mesh()
 
     def pause(place) -> np.int32:
-        if place == late:
+        if np.asarray(place) == late:
             time.sleep(0.05)
         return np.int32(0)
 
@@ -81,6 +83,43 @@ def test_devices_wait_for_the_late_one(late) -> None:
     first, second = _total(inside, mesh)(given)
     np.testing.assert_array_equal(first, np.broadcast_to(given.sum(0), given.shape))
     np.testing.assert_array_equal(second, np.broadcast_to((given * given).sum(0), given.shape))
+
+
+_LOST = """
+import ctypes, sys
+import jax, jax.numpy as jnp, numpy as np
+import fedmime as fm
+from fedmime import native
+
+ctypes.c_int.in_dll(ctypes.CDLL(native.status()), "fedmime_patience").value = 1
+client = int(sys.argv[1])
+
+def seen(x):
+    if np.asarray(x).max() > 1:
+        raise ValueError("this client cannot be computed")
+    return np.zeros((), np.float32)
+
+def loss(params, batch, key):
+    error = jax.pure_callback(seen, jax.ShapeDtypeStruct((), jnp.float32), batch["x"])
+    return (params["w"] * batch["x"] - 1) ** 2 + jax.lax.stop_gradient(error)
+
+problem = fm.models.from_functions(lambda key: {"w": jnp.zeros(())}, loss)
+batches = [{"x": np.full((2, 3), 2.0 if i == client else 1.0, np.float32)} for i in range(2)]
+algorithm = fm.algorithms.fedavg(0.1)
+try:
+    fm.run_round(algorithm, problem, algorithm.init({"w": jnp.zeros(())}), fm.Cohort.from_batches(batches))
+except Exception as error:
+    print("cannot be computed" in str(error) or "did not come" in str(error))
+"""
+
+
+@pytest.mark.parametrize("client", [0, 1])
+def test_a_device_that_fails_does_not_leave_the_others_waiting(client) -> None:
+    """The round ends with an error, and so does the process."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LOST, str(client)], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.split() == ["True"]
 
 
 def _runs(seeds) -> list[list[np.ndarray]]:
@@ -98,7 +137,7 @@ def _runs(seeds) -> list[list[np.ndarray]]:
         done = fm.simulate(kinds[seed % 2], problem, population, 40, 6, 4, seed=seed, initial=start)
         ends[seed] = [np.asarray(leaf) for leaf in jax.tree.leaves(done.params)]
 
-    threads = [threading.Thread(target=run, args=(seed,)) for seed in seeds]
+    threads = [threading.Thread(target=run, args=(seed,), daemon=True) for seed in seeds]
     for thread in threads:
         thread.start()
     for thread in threads:

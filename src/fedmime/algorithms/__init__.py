@@ -1,5 +1,6 @@
 """The algorithms, one file each; see `algorithm.py` for what they have in common."""
 
+from fedmime import cores
 from fedmime.algorithms.algorithm import Algorithm, Client, Replies, Reply, State, params
 from fedmime.algorithms.centralized import centralized
 from fedmime.algorithms.fedavg import fedavg
@@ -9,6 +10,8 @@ from fedmime.algorithms.mime import mime, mime_lite
 from fedmime.algorithms.mvr import mime_lite_mvr, mime_mvr
 from fedmime.algorithms.scaffold import scaffold
 from fedmime.algorithms.server_only import server_only, server_only_mvr
+
+cores.use_all()  # before anything starts JAX
 
 __all__ = [
     "Algorithm",

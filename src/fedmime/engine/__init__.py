@@ -9,7 +9,7 @@ from fedmime.engine.round import Info, run_round
 from fedmime.engine.run import Run
 from fedmime.engine.simulate import Saving, simulate
 
-cores.use_all()  # one host device per core, unless JAX has started or the user chose otherwise
+cores.use_all()  # before anything starts JAX
 
 __all__ = [
     "Cohort",

@@ -17,7 +17,7 @@ from fedmime.algorithms.algorithm import Algorithm, State
 from fedmime.engine import scratch, traced
 from fedmime.engine.backends import local
 from fedmime.engine.cohort import Cohort
-from fedmime.engine.devices import default_lanes, everywhere, mesh, on_all, spread
+from fedmime.engine.devices import default_lanes, everywhere, mesh, on_all, own_cores, spread
 from fedmime.engine.intake import Intake
 from fedmime.engine.laid import Data, Laid, laid_before, lay_out
 from fedmime.engine.memory import ClientMemory, RamMemory
@@ -223,7 +223,7 @@ def run_ready(ready: Ready, state: State, memory: ClientMemory | None = None) ->
     lent = scratch.take(ready.scratch, ready.options.mesh) if ready.scratch else ()
     given = (algorithm, ready.problem, state.server, waves, ready.common, ready.options, lent)
     server, figures, outcome = local.run(*given)
-    with native.beside():
+    with native.beside(int(own_cores(ready.options.mesh.size).max()) + 1):
         ready.meanwhile()
     report = local.Report(*jax.device_get(figures).tolist())
     if ready.scratch:  # only now is it known that the round went well

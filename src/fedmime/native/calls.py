@@ -85,14 +85,20 @@ def settled(number: jax.Array, core: jax.Array) -> jax.Array:
     return jax.ffi.ffi_call(target("settled"), jax.typeof(number), vmap_method="sequential")(number, core)
 
 
+def totals(*arrays: jax.Array) -> bool:
+    """Whether the kernels can add such arrays up over devices."""
+    return all(a.dtype in (jnp.float32, jnp.float64, jnp.int32, jnp.int64) for a in arrays) and ready()
+
+
 def total(place: jax.Array, devices: int, arrays: Sequence[jax.Array], after: Sequence[jax.Array]) -> list[jax.Array]:
     """Arrays added up over the devices that run a program together, of which the caller is at a place.
 
     All devices have to come to a program's totals in the same order: give arrays of the one `after` which this comes.
     """
     who = jnp.stack([place.astype(jnp.int32), jnp.asarray(devices, jnp.int32)])
-    call = _call("total", [a.shape for a in arrays], {i + 1: i for i in range(len(arrays))})
-    return call(who, *arrays, *after[:1])
+    kinds = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]
+    aliases = {i + 1: i for i in range(len(arrays))}
+    return list(jax.ffi.ffi_call(target("total"), kinds, input_output_aliases=aliases)(who, *arrays, *after[:1]))
 
 
 def takes(table: jax.Array, places: jax.Array) -> bool:

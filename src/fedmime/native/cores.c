@@ -16,15 +16,15 @@ enum { MOST = 8 }; /* threads that are sent away: with more cores the system fin
 enum { MOMENT = 1000 * 1000, WHILE = 2 * MOMENT }; /* nanoseconds: the host's on a core; until a device looks again */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* nobody reads which cores a thread may use while that changes */
 static pid_t threads[MOST];                              /* that computed for a device before */
-static int count, places;                                /* threads; cores that devices have for their own */
+static int count;
 static _Thread_local int known;
 static _Thread_local struct {
     int place, core;
     int64_t when;
 } home = {.place = -1}; /* of a device's thread */
 static struct {
-    pid_t thread; /* 0 while it has nothing to do */
-    int place;    /* where it went last */
+    pid_t thread;      /* 0 while it has nothing to do */
+    int places, place; /* cores that devices have for their own; the one it went to last */
     int64_t when;
 } host;
 
@@ -63,12 +63,14 @@ static void go_home(int place) {
     for (int i = 0; count <= MOST && i < count; i++)
         if (threads[i] != self()) move(threads[i], &others, &may);
     home.place = place, home.core = core, home.when = nanoseconds();
-    if (place >= places) places = place + 1;
 }
 
 /* Before every trip: the system is asked at the first one, and again after a while. */
 static void settle(int place, int first) {
-    if (place < 0) return;
+    if (place < 0) {
+        home.place = -1;
+        return;
+    }
     if (!first && home.place == place && home.core == sched_getcpu() && nanoseconds() < home.when + WHILE) return;
     if (pthread_mutex_lock(&lock)) return;
     go_home(place);
@@ -80,25 +82,31 @@ void let_host_work(void) {
     if (__atomic_load_n(&host.place, __ATOMIC_RELAXED) == home.place) sched_yield();
 }
 
-/* The calling thread begins to work beside the devices, or ends. */
-void fedmime_beside(int works) {
-    __atomic_store_n(&host.thread, works ? self() : 0, __ATOMIC_RELAXED);
-    host.when = 0;
+/* The calling thread begins to work beside devices with cores of their own, so many of them, or ends: 0. */
+void fedmime_beside(int places) {
+    if (pthread_mutex_lock(&lock)) return;
+    if (places || host.thread == self()) {
+        __atomic_store_n(&host.thread, places ? self() : 0, __ATOMIC_RELAXED);
+        host.places = places, host.when = 0;
+    }
+    pthread_mutex_unlock(&lock);
 }
 
-/* If the calling thread works beside the devices and has been on one core for a while, it goes on to another. */
+/* If the calling thread works beside devices and has been on one core for a moment, it goes on to another. */
 void fedmime_give_way(void) {
     cpu_set_t may, one;
-    if (places < 2 || host.thread != self() || nanoseconds() < host.when + MOMENT || pthread_mutex_lock(&lock)) return;
-    __atomic_store_n(&host.place, (host.place + 1) % places, __ATOMIC_RELAXED);
-    if (find(host.place, &may, &one) >= 0) move(0, &one, &may);
-    host.when = nanoseconds();
+    if (__atomic_load_n(&host.thread, __ATOMIC_RELAXED) != self() || pthread_mutex_lock(&lock)) return;
+    if (host.thread == self() && nanoseconds() > host.when + MOMENT) {
+        __atomic_store_n(&host.place, (host.place + 1) % host.places, __ATOMIC_RELAXED);
+        if (find(host.place, &may, &one) >= 0) move(0, &one, &may);
+        host.when = nanoseconds();
+    }
     pthread_mutex_unlock(&lock);
 }
 #else
 static void settle(int place, int first) { (void)place, (void)first; }
 void let_host_work(void) {}
-void fedmime_beside(int works) { (void)works; }
+void fedmime_beside(int places) { (void)places; }
 void fedmime_give_way(void) {}
 #endif
 
@@ -106,6 +114,7 @@ void fedmime_give_way(void) {}
 XLA_FFI_Error *fedmime_settled(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
     int32_t trip = *(const int32_t *)argument(frame, 0)->data;
+    sign_of_life();
     settle(*(const int32_t *)argument(frame, 1)->data, trip == 0);
     *(int32_t *)result(frame, 0)->data = trip;
     return NULL;

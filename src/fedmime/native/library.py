@@ -51,14 +51,16 @@ def status() -> str:
 
 
 @contextlib.contextmanager
-def beside() -> Iterator[None]:
-    """While the calling thread works beside devices that compute: they let it, and it has to `give_way`."""
+def beside(cores: int) -> Iterator[None]:
+    """While the calling thread works beside devices with so many cores of their own: they let it, it can `give_way`."""
     tell = _function("beside")
-    tell(1)
+    if cores:
+        tell(cores)
     try:
         yield
     finally:
-        tell(0)
+        if cores:
+            tell(0)
 
 
 def give_way() -> None:

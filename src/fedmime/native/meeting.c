@@ -1,5 +1,6 @@
 /* Sums over devices. XLA puts a thread that waits for another device to sleep; to wake it takes longer than to add up a
    small model. Here it stays awake for a moment. */
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -8,12 +9,18 @@
 enum { PIECE = 1 << 13 };    /* entries that one device adds up at a time */
 enum { AWAKE = 500 * 1000 }; /* nanoseconds */
 
+int fedmime_patience = 600; /* seconds without a sign of any device after which one that is waited for counts as lost */
+static int64_t signs;
+
+void sign_of_life(void) { __atomic_add_fetch(&signs, 1, __ATOMIC_RELAXED); }
+
 /* The devices that add something up in a run of a program. */
 typedef struct Meeting {
     struct Meeting *next;
     int64_t run;
     int64_t expected, came, left;
     int64_t given_out, done; /* pieces */
+    int lost;                /* somebody did not come: it cannot take place, and stays in the list */
     XLA_FFI_CallFrame *frames[];
 } Meeting;
 
@@ -27,17 +34,33 @@ INLINE void rest(void) {
 #endif
 }
 
-static int reached(const int64_t *counter, int64_t limit) { return __atomic_load_n(counter, __ATOMIC_ACQUIRE) >= limit; }
+INLINE int reached(const int64_t *counter, int64_t limit) {
+    return __atomic_load_n(counter, __ATOMIC_ACQUIRE) >= limit;
+}
 
-/* Until a counter that others raise has reached a limit. */
-static void wait_for(const int64_t *counter, int64_t limit) {
+/* A second, or until something changes. */
+static int slept(void) {
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec++;
+    return pthread_cond_timedwait(&change, &lock, &end) == ETIMEDOUT;
+}
+
+/* Until the others have raised a counter to a limit; they may fail to come. Seconds are counted, not read from a clock:
+   a process that was stopped goes on. */
+static void wait_for(Meeting *m, const int64_t *counter, int64_t limit) {
     for (int64_t end = nanoseconds() + AWAKE; nanoseconds() < end;)
         for (int i = 0; i < 50; i++) {
             if (reached(counter, limit)) return;
             rest();
         }
     pthread_mutex_lock(&lock);
-    while (!reached(counter, limit)) pthread_cond_wait(&change, &lock);
+    for (int64_t seen = -1, quiet = 0; !reached(counter, limit) && !m->lost; quiet += slept()) {
+        int64_t signs_now = __atomic_load_n(&signs, __ATOMIC_RELAXED);
+        if (signs_now != seen) seen = signs_now, quiet = 0;
+        if (counter == &m->came && quiet > fedmime_patience) m->lost = 1;
+    }
+    if (m->lost) pthread_cond_broadcast(&change);
     pthread_mutex_unlock(&lock);
 }
 
@@ -49,7 +72,7 @@ static void raise_to(int64_t *counter, int64_t limit) {
     pthread_mutex_unlock(&lock);
 }
 
-/* The meeting of a run that still waits for somebody, or a new one. */
+/* The meeting of a run at which this device is not yet, or a new one. */
 static Meeting *join(int64_t run, int64_t place, int64_t expected, XLA_FFI_CallFrame *frame) {
     pthread_mutex_lock(&lock);
     Meeting *m = meetings;
@@ -76,13 +99,29 @@ static void leave(Meeting *m) {
 }
 
 /* The sums of some entries of an array into the results of all devices; an array may be its own result. */
-static void add_up(Meeting *m, int64_t array, int64_t start, int64_t end) {
+#define ADD_UP(number)                                                                                            \
+    for (int64_t i = start; i < end; i++) {                                                                       \
+        number sum = ((const number *)argument(m->frames[0], array + 1)->data)[i];                                \
+        for (int64_t d = 1; d < m->expected; d++) sum += ((const number *)argument(m->frames[d], array + 1)->data)[i]; \
+        for (int64_t d = 0; d < m->expected; d++) ((number *)result(m->frames[d], array)->data)[i] = sum;         \
+    }
+
+static void add_up_floats(Meeting *m, int64_t array, int64_t start, int64_t end) {
     for (int64_t i = start; i < end; i += LANES) {
-        vec sum = {};
-        for (int64_t d = 0; d < m->expected; d++)
-            sum += load_some((float *)argument(m->frames[d], array + 1)->data + i, end - i);
+        vec sum = load_some((const float *)argument(m->frames[0], array + 1)->data + i, end - i);
+        for (int64_t d = 1; d < m->expected; d++)
+            sum += load_some((const float *)argument(m->frames[d], array + 1)->data + i, end - i);
         for (int64_t d = 0; d < m->expected; d++)
             store_some((float *)result(m->frames[d], array)->data + i, sum, end - i);
+    }
+}
+
+static void add_up(Meeting *m, int64_t array, int64_t start, int64_t end) {
+    switch (result(m->frames[0], array)->dtype) {
+        case XLA_FFI_DataType_F32: add_up_floats(m, array, start, end); break;
+        case XLA_FFI_DataType_F64: ADD_UP(double) break;
+        case XLA_FFI_DataType_S64: ADD_UP(int64_t) break;
+        default: ADD_UP(int32_t) break;
     }
 }
 
@@ -102,11 +141,11 @@ static void share(Meeting *m, XLA_FFI_CallFrame *frame) {
         }
         before += own;
     }
-    wait_for(&m->done, all_pieces);
+    wait_for(m, &m->done, all_pieces);
 }
 
-/* args: [2] the device's place and how many there are, then arrays, each of which may be its result, and anything after
-   which this comes; rets: the arrays added up over the devices, in their order. */
+/* args: [2] the device's place and how many there are, then arrays of float32, float64, int32 or int64, each of which may
+   be its result, and anything after which this comes; rets: the arrays added up over the devices, in their order. */
 XLA_FFI_Error *fedmime_total(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
     const int32_t *who = argument(frame, 0)->data;
@@ -114,8 +153,9 @@ XLA_FFI_Error *fedmime_total(XLA_FFI_CallFrame *frame) {
     XLA_FFI_Error *error = frame->api->XLA_FFI_RunId_Get(&asked);
     if (error) return error;
     Meeting *m = join(asked.run_id, who[0], who[1], frame);
-    if (!m) return no_memory(frame);
-    wait_for(&m->came, m->expected);
+    if (!m) return failure(frame, NO_MEMORY);
+    wait_for(m, &m->came, m->expected);
+    if (m->lost) return failure(frame, "fedmime: a device did not come to add up; its own error says why");
     share(m, frame);
     leave(m);
     return NULL;

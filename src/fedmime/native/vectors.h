@@ -124,6 +124,9 @@ INLINE int64_t nanoseconds(void) {
 /* A device's thread gives the host's its turn, if that works on the same core; see cores.c. Once in every local step. */
 void let_host_work(void);
 
+/* A device's thread is at work; see meeting.c. */
+void sign_of_life(void);
+
 /* What XLA hands over. */
 INLINE XLA_FFI_Buffer *argument(XLA_FFI_CallFrame *frame, int i) { return frame->args.args[i]; }
 INLINE XLA_FFI_Buffer *result(XLA_FFI_CallFrame *frame, int i) { return frame->rets.rets[i]; }
@@ -144,10 +147,12 @@ INLINE int asks_version(XLA_FFI_CallFrame *frame) {
     return 1;
 }
 
-INLINE XLA_FFI_Error *no_memory(XLA_FFI_CallFrame *frame) {
+#define NO_MEMORY "fedmime: no memory for a kernel's scratch space"
+
+INLINE XLA_FFI_Error *failure(XLA_FFI_CallFrame *frame, const char *message) {
     XLA_FFI_Error_Create_Args why = {
         .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
-        .message = "fedmime: no memory for a kernel's scratch space",
+        .message = message,
         .errc = XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
     };
     return frame->api->XLA_FFI_Error_Create(&why);

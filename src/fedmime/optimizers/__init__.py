@@ -1,5 +1,6 @@
 """Base optimizers: B = (U, V), one file each."""
 
+from fedmime import cores
 from fedmime.optimizers.adafactor import adafactor
 from fedmime.optimizers.adagrad import adagrad
 from fedmime.optimizers.adam import adam, rmsprop
@@ -9,6 +10,8 @@ from fedmime.optimizers.optax import from_optax
 from fedmime.optimizers.sgd import sgd
 from fedmime.optimizers.sm3 import sm3
 from fedmime.optimizers.yogi import yogi
+
+cores.use_all()  # before anything starts JAX
 
 __all__ = [
     "BaseOptimizer",

@@ -215,7 +215,7 @@ def _sum(tree: Any, options: Options, after: Any = ()) -> Any:
     if options.lanes > 1:
         return lax.psum(tree, (AXIS, LANE))
     leaves, structure = jax.tree.flatten(tree)
-    if options.mesh.size == 1 or not leaves or not native.usable(*leaves):
+    if options.mesh.size == 1 or not leaves or not native.totals(*leaves):
         return lax.psum(tree, AXIS)
     place = lax.axis_index(AXIS)
     return jax.tree.unflatten(structure, native.total(place, options.mesh.size, leaves, jax.tree.leaves(after)))
