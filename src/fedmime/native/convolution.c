@@ -13,7 +13,7 @@ typedef struct {
 #define CHANNELS(F, out, ...)                                            \
     for (int64_t o = 0; o < (out);) {                                    \
         int64_t vectors = ((out) - o) / LANES;                           \
-        if (vectors >= 4) {                                              \
+        if (vectors >= 4 && WIDEST >= 4) {                               \
             F(4, __VA_ARGS__), o += 4 * LANES;                           \
         } else if (vectors >= 2) {                                       \
             F(2, __VA_ARGS__), o += 2 * LANES;                           \

@@ -31,7 +31,7 @@ _SOURCES = {
     "sums.c": ("choose", "dot", "squared_distance", "weighted_sum"),
 }
 KERNELS = tuple(kernel for kernels in _SOURCES.values() for kernel in kernels)
-_FLAGS = ("-O2", "-march=native", "-fPIC", "-shared")
+_FLAGS = ("-O3", "-march=native", "-fPIC", "-shared")
 _PATIENCE = 120  # seconds
 
 

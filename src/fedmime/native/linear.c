@@ -114,21 +114,23 @@ INLINE vec totals(vec a, vec b, vec c, vec d) {
     return sums + __builtin_shufflevector(sums, sums, LIST(NEIGHBOUR));
 }
 
+enum { AT_ONCE = 4 }; /* rows of w: their totals are found together */
+
 /* Inner products of a few rows of x with four rows of w. */
 INLINE void inner(int rows, int width, int64_t depth, const float *x, const float *w, int64_t out, float *to) {
     vec sums[SUMS] = {};
     int64_t whole = depth / LANES * LANES;
     for (int64_t k = 0; k < whole; k += LANES) {
-        vec right[WIDEST];
-        UNROLL for (int v = 0; v < width; v++) right[v] = load(w + v * depth + k);
+        vec right[AT_ONCE];
+        UNROLL for (int v = 0; v < width; v++) right[v] = held(load(w + v * depth + k));
         UNROLL for (int r = 0; r < rows; r++) {
-            vec left = load(x + r * depth + k);
+            vec left = held(load(x + r * depth + k));
             UNROLL for (int v = 0; v < width; v++) sums[r * width + v] += left * right[v];
         }
     }
     if (whole < depth) { /* the last vector again, without what was counted */
         ints fresh = (ints){LIST(SAME)} >= (int32_t)(LANES - (depth - whole));
-        vec right[WIDEST];
+        vec right[AT_ONCE];
         UNROLL for (int v = 0; v < width; v++) right[v] = (vec)((ints)load(w + (v + 1) * depth - LANES) & fresh);
         UNROLL for (int r = 0; r < rows; r++) {
             vec left = (vec)((ints)load(x + (r + 1) * depth - LANES) & fresh);
@@ -136,8 +138,8 @@ INLINE void inner(int rows, int width, int64_t depth, const float *x, const floa
         }
     }
     UNROLL for (int r = 0; r < rows; r++) {
-        vec *s = sums + r * WIDEST, sum = totals(s[0], s[1], s[2], s[3]);
-        UNROLL for (int v = 0; v < WIDEST; v++) to[r * out + v] = sum[v * (LANES / WIDEST)];
+        vec *s = sums + r * AT_ONCE, sum = totals(s[0], s[1], s[2], s[3]);
+        UNROLL for (int v = 0; v < AT_ONCE; v++) to[r * out + v] = sum[v * (LANES / AT_ONCE)];
     }
 }
 
@@ -147,11 +149,11 @@ XLA_FFI_Error *fedmime_inner_products(XLA_FFI_CallFrame *frame) {
     const float *x = argument(frame, 0)->data, *w = argument(frame, 1)->data;
     float *z = result(frame, 0)->data;
     int64_t n = argument(frame, 0)->dims[0], depth = argument(frame, 0)->dims[1], out = argument(frame, 1)->dims[0];
-    for (int64_t o = 0; o < out; o += WIDEST) {
-        int64_t first = o + WIDEST <= out ? o : out - WIDEST;
+    for (int64_t o = 0; o < out; o += AT_ONCE) {
+        int64_t first = o + AT_ONCE <= out ? o : out - AT_ONCE;
         for (int64_t r = 0; r < n;) {
-            int rows = next_rows(n - r, WIDEST);
-            ROWS(inner, rows, WIDEST, depth, x + r * depth, w + first * depth, out, z + r * out + first)
+            int rows = next_rows(n - r, AT_ONCE);
+            ROWS(inner, rows, AT_ONCE, depth, x + r * depth, w + first * depth, out, z + r * out + first)
             r += rows;
         }
     }

@@ -7,12 +7,14 @@
 
 #include "xla/ffi/api/c_api.h"
 
+/* A tile of a product is WIDEST vectors wide where that is free to choose. Registers hold its sums, as many vectors as
+   it is wide and one more. */
 #ifdef __AVX512F__
-enum { LANES = 16, SUMS = 24 };
+enum { LANES = 16, REGISTERS = 32, SUMS = 24, WIDEST = 4 };
 #else
-enum { LANES = 8, SUMS = 12 };
+enum { LANES = 8, REGISTERS = 16, SUMS = 12, WIDEST = 2 };
 #endif
-enum { WIDEST = 4 }; /* vectors side by side in a tile; a tile has at most SUMS / width rows */
+#define MOST_ROWS(width) ((REGISTERS - 1 - (width)) / (width) < 12 ? (REGISTERS - 1 - (width)) / (width) : 12)
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 24")
@@ -24,6 +26,15 @@ typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias
 INLINE vec load(const float *p) { return *(const loose *)p; }
 INLINE void store(float *p, vec v) { *(loose *)p = v; }
 INLINE vec all(float a) { return a - (vec){}; }
+
+/* A vector that is loaded once: compilers would rather load it again for every product it is part of, and with vectors
+   of eight loads are what is short. */
+INLINE vec held(vec v) {
+#if defined __x86_64__ && !defined __AVX512F__
+    __asm__("" : "+x"(v));
+#endif
+    return v;
+}
 
 /* The first n numbers of a vector; the others are zero, or left alone in memory. */
 INLINE vec load_some(const float *p, int64_t n) {
@@ -49,8 +60,8 @@ INLINE void product(int rows, int width, int64_t depth, const float *a, int64_t 
     vec s[SUMS];
     UNROLL for (int i = 0; i < rows * width; i++) s[i] = sums[i];
     for (int64_t k = 0; k < depth; k++) {
-        vec right[WIDEST];
-        UNROLL for (int v = 0; v < width; v++) right[v] = load(b + k * b_step + v * LANES);
+        vec right[SUMS];
+        UNROLL for (int v = 0; v < width; v++) right[v] = held(load(b + k * b_step + v * LANES));
         UNROLL for (int r = 0; r < rows; r++) {
             vec left = all(a[r * a_row + k * a_step]);
             UNROLL for (int v = 0; v < width; v++) s[r * width + v] += left * right[v];
@@ -69,26 +80,19 @@ INLINE void store_tile(int rows, int width, const vec *sums, float *to, int64_t 
 INLINE int64_t within(int32_t place, int64_t n) { return place < 0 ? 0 : place < n ? place : n - 1; }
 
 /* Calls F(rows, width, ...) with constants. */
-#define ROWS(F, rows, width, ...)                     \
-    switch (rows) {                                   \
-        case 1: F(1, width, __VA_ARGS__); break;      \
-        case 2: F(2, width, __VA_ARGS__); break;      \
-        case 3: F(3, width, __VA_ARGS__); break;      \
-        case 4: if (4 * width <= SUMS) F(4, width, __VA_ARGS__); break;   \
-        case 5: if (5 * width <= SUMS) F(5, width, __VA_ARGS__); break;   \
-        case 6: if (6 * width <= SUMS) F(6, width, __VA_ARGS__); break;   \
-        case 7: if (7 * width <= SUMS) F(7, width, __VA_ARGS__); break;   \
-        case 8: if (8 * width <= SUMS) F(8, width, __VA_ARGS__); break;   \
-        case 9: if (9 * width <= SUMS) F(9, width, __VA_ARGS__); break;   \
-        case 10: if (10 * width <= SUMS) F(10, width, __VA_ARGS__); break; \
-        case 11: if (11 * width <= SUMS) F(11, width, __VA_ARGS__); break; \
-        case 12: if (12 * width <= SUMS) F(12, width, __VA_ARGS__); break; \
+#define ROW(n, F, width, ...) \
+    case n: if (n <= MOST_ROWS(width)) F(n, width, __VA_ARGS__); break;
+#define ROWS(F, rows, width, ...)                                                                            \
+    switch (rows) {                                                                                          \
+        ROW(1, F, width, __VA_ARGS__) ROW(2, F, width, __VA_ARGS__) ROW(3, F, width, __VA_ARGS__)            \
+        ROW(4, F, width, __VA_ARGS__) ROW(5, F, width, __VA_ARGS__) ROW(6, F, width, __VA_ARGS__)            \
+        ROW(7, F, width, __VA_ARGS__) ROW(8, F, width, __VA_ARGS__) ROW(9, F, width, __VA_ARGS__)            \
+        ROW(10, F, width, __VA_ARGS__) ROW(11, F, width, __VA_ARGS__) ROW(12, F, width, __VA_ARGS__)         \
     }
 
 /* How many of `left` rows the next tile takes, so that all tiles are nearly alike. */
 INLINE int next_rows(int64_t left, int width) {
-    int most = SUMS / width < 12 ? SUMS / width : 12;
-    int64_t tiles = (left + most - 1) / most;
+    int64_t tiles = (left + MOST_ROWS(width) - 1) / MOST_ROWS(width);
     return (int)((left + tiles - 1) / tiles);
 }
 
