@@ -26,6 +26,17 @@ class Watch:
         if self.clients_every is not None:
             count("simulate", "clients_every", self.clients_every)
 
+    def due(self, population: Any, done: int, last: bool) -> bool:
+        """Whether anything is to be measured after `done` rounds."""
+        return self._all_due(population, done, last) or self._each_due(population, done, last)
+
+    def _all_due(self, population: Any, done: int, last: bool) -> bool:
+        return population.test is not None and (done % self.evaluate_every == 0 or last)
+
+    def _each_due(self, population: Any, done: int, last: bool) -> bool:
+        due = self.clients_every is not None and (last or (self.clients_every > 0 and done % self.clients_every == 0))
+        return due and getattr(population, "test_clients", None) is not None
+
     def measure(
         self,
         problem: MetricProblem,
@@ -37,10 +48,10 @@ class Watch:
     ) -> dict[str, float]:
         """What is due after `done` rounds; the figures of single clients go to `each_client`."""
         found: dict[str, float] = {}
-        if population.test is not None and (done % self.evaluate_every == 0 or last):
+        if self._all_due(population, done, last):
             found |= {f"test_{name}": value for name, value in evaluate(problem, model, population.test).items()}
-        held_out = getattr(population, "test_clients", None)
-        if self.clients_every is not None and held_out is not None and (last or _due(done, self.clients_every)):
+        if self._each_due(population, done, last):
+            held_out = population.test_clients
             chosen = np.flatnonzero(held_out.sizes)
             chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), _MOST_CLIENTS)).astype(int)]
             each = evaluate_clients(problem, model, [held_out.client_at(int(i)) for i in chosen])
@@ -51,10 +62,6 @@ class Watch:
                     f"client_{name}_worst_decile": _worst(name, values),
                 }
         return found
-
-
-def _due(done: int, every: int) -> bool:
-    return bool(every) and done % every == 0
 
 
 def _worst(name: str, values: np.ndarray) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -28,10 +29,6 @@ from fedmime.vector import nbytes
 
 LARGEST = 1e3  # how many times 1 + ‖x‖ an update may be long before it counts as exploded
 _CACHE_BYTES = 4 << 30  # what the cached gradients of a round may take
-
-
-def _rest() -> None:
-    """Nothing is left to do."""
 
 
 class Problem(Data, Protocol):
@@ -70,7 +67,15 @@ class Ready(NamedTuple):
     common: local.Common
     options: local.Options
     scratch: Any  # shapes of the tables that the round is to be lent
-    meanwhile: Callable[[], None] = _rest  # what this thread does while the devices compute
+
+
+class Underway(NamedTuple):
+    """A round that the devices compute."""
+
+    ready: Ready
+    state: State  # after it, without what its clients will have kept
+    figures: jax.Array | None  # its report; None where too few clients are left for a round
+    outcome: local.Outcome
 
 
 def run_round(
@@ -204,43 +209,85 @@ def shapes(server: Any) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), server)
 
 
-def run_ready(ready: Ready, state: State, memory: ClientMemory | None = None) -> tuple[State, Info]:
-    """Run a round that was laid out, from the state before it, which is on the devices."""
+def run_ready(
+    ready: Ready,
+    state: State,
+    memory: ClientMemory | None = None,
+    meanwhile: Callable[[], object] | None = None,
+) -> tuple[State, Info]:
+    """Run a round that was laid out, from the state before it, which is on the devices.
+
+    `meanwhile`: what this thread does while the devices compute.
+    """
+    underway = begin(ready, state, memory)
+    if meanwhile is not None:
+        with beside(ready):
+            meanwhile()
+    return end(underway)
+
+
+def begin(ready: Ready, state: State, memory: ClientMemory | None = None, before: Underway | None = None) -> Underway:
+    """Give a round to the devices, without waiting for them.
+
+    `before`: the round that gives the state, which may still be under way; what it was lent goes on to this one.
+    """
     blank = ready.algorithm.remember(state.server.x)
     memory = state.memory if memory is None else memory
     if memory is None and jax.tree.leaves(blank):
         memory = RamMemory(jax.tree.map(np.asarray, blank))
-    trains = ready.algorithm.local_steps and not ready.options.prime
+    cohort = ready.laid.cohort
     asked = ready.algorithm.prime_points if ready.options.prime else ready.algorithm.points
-    missing = (trains and not ready.laid.cohort.training) or (asked(state.server) and not ready.laid.cohort.probing)
-    if missing or not ready.laid.cohort.members:  # too few are left
-        return State(ready.round + 1, state.server, memory), _info(ready, None, ready.laid.refused)
+    missing = (_trains(ready) and not cohort.training) or (asked(state.server) and not cohort.probing)
+    if missing or not cohort.members:  # too few are left
+        return Underway(ready, State(ready.round + 1, state.server, memory), None, local.Outcome([], []))
     waves = [
         local.Wave(tables, () if memory is None else _kept(memory, plan, blank, ready.options))
         for tables, plan in zip(ready.laid.tables, ready.laid.plans, strict=True)
     ]
     algorithm = on_all(ready.algorithm, ready.options.mesh)
-    lent = scratch.take(ready.scratch, ready.options.mesh) if ready.scratch else ()
+    lent = _tables(ready, before)
     given = (algorithm, ready.problem, state.server, waves, ready.common, ready.options, lent)
     server, figures, outcome = local.run(*given)
-    with native.beside(int(own_cores(ready.options.mesh.size).max()) + 1):
-        ready.meanwhile()
+    return Underway(ready, State(ready.round + 1, server, memory), figures, outcome)
+
+
+def _tables(ready: Ready, before: Underway | None) -> Any:
+    """What a round is lent: what the one before it was, or what is held for it."""
+    if before is not None and before.ready.scratch == ready.scratch and jax.tree.leaves(before.outcome.scratch):
+        return before.outcome.scratch
+    return scratch.take(ready.scratch, ready.options.mesh) if ready.scratch else ()
+
+
+def end(underway: Underway) -> tuple[State, Info]:
+    """Wait for a round: the state after it, and what happened."""
+    ready, state, figures, outcome = underway
+    if figures is None:
+        return state, _info(ready, None, ready.laid.refused)
     report = local.Report(*jax.device_get(figures).tolist())
-    if ready.scratch:  # only now is it known that the round went well
-        scratch.keep(ready.scratch, ready.options.mesh, outcome.scratch)
-    refused = list(ready.laid.refused)
-    if trains and (report.refused or memory is not None):
+    if ready.scratch and not any(leaf.is_deleted() for leaf in jax.tree.leaves(outcome.scratch)):
+        scratch.keep(ready.scratch, ready.options.mesh, outcome.scratch)  # only now is it known that all went well
+    refused, memory = list(ready.laid.refused), state.memory
+    if _trains(ready) and (report.refused or memory is not None):
         for plan, kept, refusals in zip(ready.laid.plans, outcome.kept, jax.device_get(outcome.refused), strict=True):
             good = {client: slot for client, slot in plan.slots.items() if not refusals[slot]}
             refused += [client for client in plan.slots if client not in good]
             if memory is not None and report.accepted:
                 memory = memory.write(list(good), _values(jax.device_get(kept), good))
-    return State(ready.round + 1, server, memory), _info(ready, report, tuple(refused))
+    return state._replace(memory=memory), _info(ready, report, tuple(refused))
+
+
+def beside(ready: Ready) -> contextlib.AbstractContextManager[None]:
+    """While this thread works and the devices compute such a round."""
+    return native.beside(int(own_cores(ready.options.mesh.size).max()) + 1)
+
+
+def _trains(ready: Ready) -> bool:
+    return ready.algorithm.local_steps and not ready.options.prime
 
 
 def _info(ready: Ready, report: local.Report | None, refused: tuple[int, ...]) -> Info:
     """The report of a round; without one the round was abandoned before it began."""
-    trained = report is not None and ready.algorithm.local_steps and not ready.options.prime
+    trained = report is not None and _trains(ready)
     figures = ("loss", "gradient_norm", "deviation")
     return Info(
         round=ready.round,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,13 +16,14 @@ import numpy as np
 from fedmime.aggregation import communication
 from fedmime.algorithms.algorithm import Algorithm, params
 from fedmime.engine import identity, record
+from fedmime.engine.ahead import Layouts, run_all
 from fedmime.engine.directory import RunDirectory
 from fedmime.engine.intake import Intake
 from fedmime.engine.log import Gate, Log
 from fedmime.engine.measure import Watch
 from fedmime.engine.participation import Participation
 from fedmime.engine.plan import WAVE_BYTES, Layout
-from fedmime.engine.round import Info, Problem, Ready, assemble, default_layout, owned, run_ready, shapes
+from fedmime.engine.round import Info, Problem, Ready, assemble, default_layout, owned, shapes
 from fedmime.engine.run import Run
 from fedmime.engine.schedule import Clients, Schedule
 from fedmime.errors import ConfigError, DataError, Stopped
@@ -104,7 +106,7 @@ def simulate(
         gate: what counts as exploded, and when to give up.
         config: what to write as the run's configuration, instead of the arguments.
         on_round: called after every round with what happened and the metrics measured, if any.
-        stop: called after every round; the number of a signal ends the run, saved.
+        stop: called once in every round; the number of a signal ends the run after it, saved.
         drift: also measure the clients' mean squared distance from the server model.
     """
     schedule = _schedule(population, rounds, cohort_size, batch_size, epochs, steps, seed, weights, algorithm)
@@ -137,13 +139,22 @@ def simulate(
             state = directory.resume(state, blank)
         state = owned(state, devices)  # rounds use it up, not the caller's model
         log = stack.enter_context(Log(rounds, gate, communication.cost(algorithm, params(state)), directory))
-        for ready in ahead(lay_out, state.round, rounds):
-            state, info = run_ready(ready, state)
+
+        @functools.lru_cache(maxsize=1)
+        def signal_in(done: int) -> int | None:
+            return None if stop is None else stop()
+
+        def needed(done: int) -> bool:
+            saved = directory is not None and done % saving.every == 0
+            return saved or watch.due(population, done, done == rounds) or bool(signal_in(done))
+
+        going = run_all(Layouts(lay_out, state.round, rounds), state, rounds, needed)
+        for ready, state, info in going:
             last = state.round == rounds
             measured = watch.measure(problem, population, params(state), state.round, last, log.clients)
             log.write(ready, info, measured)
             log.best(state, measured.get("test_accuracy"))
-            signal = None if stop is None else stop()
+            signal = signal_in(state.round)
             if state.round % saving.every == 0 or last or signal:
                 log.save(state)
             if on_round is not None:
@@ -152,37 +163,6 @@ def simulate(
                 raise Stopped(f"stopped by signal {signal} after round {state.round}; resume goes on", signal)
         log.finish(state)
     return Run(record.columns(log.rows), state)
-
-
-def ahead(make: Callable[[int], Ready], start: int, rounds: int) -> Iterator[Ready]:
-    """Each round's layout in turn, the next one made by this thread while the devices compute."""
-    coming = _Coming(make, start)
-    for t in range(start, rounds):
-        ready = coming.result()
-        coming = _Coming(make, t + 1)
-        yield ready._replace(meanwhile=coming.prepare) if t + 1 < rounds else ready
-
-
-class _Coming:
-    """A layout made when there is time; what goes wrong with it belongs to its own round."""
-
-    def __init__(self, make: Callable[[int], Ready], t: int) -> None:
-        self._make, self._t = make, t
-        self._made: Ready | Exception | None = None
-
-    def prepare(self) -> None:
-        if self._made is None:
-            try:
-                self._made = self._make(self._t)
-            except Exception as error:
-                self._made = error
-
-    def result(self) -> Ready:
-        self.prepare()
-        if isinstance(self._made, Exception):
-            raise self._made
-        assert self._made is not None
-        return self._made
 
 
 def reserve(layout: Layout, algorithm: Algorithm, population: Clients, schedule: Schedule) -> None:

@@ -11,11 +11,12 @@ import numpy as np
 
 from fedmime.algorithms.algorithm import params
 from fedmime.engine import Gate, Info, Participation, identity
+from fedmime.engine.ahead import Layouts
 from fedmime.engine.evaluate import evaluate
 from fedmime.engine.intake import Intake
 from fedmime.engine.round import Ready, assemble, default_layout, owned, placed, run_ready, shapes
 from fedmime.engine.schedule import Schedule
-from fedmime.engine.simulate import ahead, reserve
+from fedmime.engine.simulate import reserve
 from fedmime.errors import ConfigError, Stopped
 from fedmime.experiments import grid as grids
 from fedmime.experiments.setting import Setting, plain
@@ -69,10 +70,13 @@ class Lockstep:
         if not going:
             return
         saved = time.monotonic()
-        for ready in ahead(self._lay_out, min(trial.done for trial in going), until):
+        start = min(trial.done for trial in going)
+        layouts = Layouts(self._lay_out, start, until)
+        for _ in range(start, until):
+            ready = layouts.take()
             for trial in going:
                 if trial.done == ready.round and not trial.diverged:
-                    self._step(trial, ready)
+                    self._step(trial, ready, layouts.prepare)
                     on_round()
             signal = None if self._stop is None else self._stop()
             if signal or time.monotonic() - saved > _SAVE_SECONDS:
@@ -84,10 +88,11 @@ class Lockstep:
                 break
         self._save(going)
 
-    def _step(self, trial: Trial, ready: Ready) -> None:
+    def _step(self, trial: Trial, ready: Ready, meanwhile: Callable[[], object]) -> None:
         algorithm = self._algorithms[self.trials.index(trial)]
         assert trial.state is not None
-        trial.state, info = run_ready(ready._replace(algorithm=at_round(algorithm, ready.round)), trial.state)
+        ready = ready._replace(algorithm=at_round(algorithm, ready.round))
+        trial.state, info = run_ready(ready, trial.state, meanwhile=meanwhile)
         trial.done += 1
         self._judge(trial, info)
         if trial.done in self._evaluations and self._population.test is not None:

@@ -1,0 +1,62 @@
+"""Work before its turn: the next round is laid out while the devices compute one, and begins before that ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from fedmime.algorithms.algorithm import State
+from fedmime.engine.round import Info, Ready, Underway, begin, beside, end
+
+BRISK = 0.1  # seconds: nothing is gained by beginning early after rounds that take longer, and stopping takes longer
+
+
+class Layouts:
+    """The layouts of rounds in turn, each made when there is time; what goes wrong with one belongs to its round."""
+
+    def __init__(self, make: Callable[[int], Ready], start: int, rounds: int) -> None:
+        self._make, self._next, self._rounds = make, start, rounds
+        self._made: Ready | Exception | None = None
+
+    def prepare(self) -> bool:
+        """Make that of the next round, if there is one; whether it can be taken."""
+        if self._made is None and self._next < self._rounds:
+            try:
+                self._made = self._make(self._next)
+            except Exception as error:
+                self._made = error
+        return isinstance(self._made, Ready)
+
+    def take(self) -> Ready:
+        """That of the next round."""
+        self.prepare()
+        made, self._made, self._next = self._made, None, self._next + 1
+        if isinstance(made, Exception):
+            raise made
+        assert made is not None
+        return made
+
+
+def run_all(
+    layouts: Layouts, state: State, rounds: int, needed: Callable[[int], bool]
+) -> Iterator[tuple[Ready, State, Info]]:
+    """Run rounds one after another, with the host's work beside the devices'.
+
+    `needed`: asked in a round, with how many will be done then, whether somebody wants the state after it. If not, the
+    devices may go on to the next round at once, which uses that state up.
+    """
+    underway: Underway | None = None
+    brisk = False
+    while state.round < rounds:
+        start = time.monotonic()
+        if underway is None:
+            underway = begin(layouts.take(), state)
+        following = None
+        with beside(underway.ready):
+            early = layouts.prepare() and brisk and underway.state.memory is None
+            if early and not needed(underway.state.round):
+                following = begin(layouts.take(), underway.state, before=underway)
+        state, info = end(underway)
+        brisk = time.monotonic() - start < BRISK
+        yield underway.ready, state, info
+        underway = following
