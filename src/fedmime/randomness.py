@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 
 from fedmime.errors import ConfigError
 
@@ -12,5 +15,17 @@ def generator(seed: int, index: int = 0, stream: int = 0) -> np.random.Generator
     for label, value in (("seed", seed), ("index", index)):
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 0 <= value < 2**64:
             raise ConfigError(f"{label} must be an integer in [0, 2**64), got {value!r}")
-    key = np.array([seed, index], np.uint64)
-    return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, 0, stream], np.uint64)))
+    counter = np.array([0, 0, 0, stream], np.uint64)
+    key: Any = _Key(seed, index)
+    return np.random.Generator(np.random.Philox(key, counter=counter))
+
+
+class _Key(ISeedSequence):
+    """What Philox takes as its key. With `key=` it would first ask the system for random numbers and drop them."""
+
+    def __init__(self, seed: int, index: int) -> None:
+        self._words = np.array([seed, index], np.uint64)
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
+        assert n_words == len(self._words)
+        return self._words

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from fedmime import randomness
-from fedmime.engine.cohort import pad_rows
 
 _STEPS = 20  # the stream of mini-batches, apart from those that cohorts are drawn from
 
@@ -27,11 +26,10 @@ def mini_batches(
     per_epoch = -(-examples // width)
     passes = epochs if steps is None else -(-steps // per_epoch)
     assert passes is not None
-    lengths = np.full(per_epoch, width, np.int32)
-    lengths[-1] = examples - width * (per_epoch - 1)
-    rows = []
-    for _ in range(passes):
-        order = random.permutation(examples).astype(np.int32)
-        whole = order[: width * (per_epoch - 1)].reshape(-1, width)
-        rows += [whole, pad_rows(order[None, width * (per_epoch - 1) :], width)]
-    return np.concatenate(rows)[:steps], np.tile(lengths, passes)[:steps]
+    rows = np.empty((passes, per_epoch * width), np.int32)
+    for row in rows:
+        row[:examples] = random.permutation(examples)
+        row[examples:] = row[(per_epoch - 1) * width]  # padding repeats the first row of the last mini-batch
+    counts = np.full((passes, per_epoch), width, np.int32)
+    counts[:, -1] -= per_epoch * width - examples
+    return rows.reshape(-1, width)[:steps], counts.reshape(-1)[:steps]
