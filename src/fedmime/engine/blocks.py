@@ -6,14 +6,24 @@ What is given back to the system has to be asked for again page by page, which t
 from __future__ import annotations
 
 import ctypes
+import math
 import weakref
 from typing import Any
 
 import numpy as np
 
+ALIGNMENT = 64  # bytes: a CPU device takes memory so aligned as it is
 SMALL = 1 << 20  # bytes that are not worth it
 LARGEST = 256 << 20  # bytes that are kept while nobody uses them
 _spare: dict[int, np.ndarray] = {}  # by identity, the latest last: a block may come back at any time
+
+
+def unfilled(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An aligned array in such memory."""
+    size = math.prod(shape) * dtype.itemsize
+    raw = lent(size + ALIGNMENT)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
 
 
 def lent(size: int) -> np.ndarray:

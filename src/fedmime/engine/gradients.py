@@ -67,7 +67,7 @@ class Examples(NamedTuple):
     weights: jax.Array  # [batch]; zero for padding
     real: jax.Array  # [batch]
     key: jax.Array
-    rows: Any  # [batch] places in the pool
+    rows: Any  # [batch] which of the device's examples
     step: jax.Array  # place in the table of steps
 
 
@@ -315,7 +315,7 @@ def _by_steps(
 
 
 def chunk_of(tables: Tables, key: jax.Array, i: Any, chunk: int) -> Examples:
-    """A stretch of the pool; each example weighs what its client's full gradient does."""
+    """A stretch of the device's examples; each example weighs what its client's full gradient does."""
     start, count, owner, number = (column[i] for column in tables.chunks)
     place = jnp.arange(chunk)
     rows = start + jnp.minimum(place, count - 1)  # padding repeats a real row
@@ -354,4 +354,6 @@ class Batches(NamedTuple):
 
 
 def _gather(tables: Tables, rows: Any) -> dict[str, Any]:
+    if tables.places.size:
+        rows = tables.places[rows]
     return {name: native.take(jnp.asarray(column), rows) for name, column in tables.pool.items()}

@@ -50,7 +50,8 @@ def lay_out(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort, lay
     plans = [make_plan(cohort, members, layout, split=algorithm.split, by_client=random) for members in waves]
     place = spread(mesh(layout.devices))
     native.give_way()
-    return Laid(cohort, refused, random, plans, [jax.device_put(plan.tables, place) for plan in plans])
+    sent = [plan.tables.with_own(lambda own: jax.device_put(own, place), lambda there: there) for plan in plans]
+    return Laid(cohort, refused, random, plans, sent)
 
 
 def laid_before(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort, layout: Layout) -> Laid:

@@ -1,8 +1,8 @@
 """The index plan: which device works through which clients, step by step, as tables that always have the same shapes.
 
-All examples a device needs lie in one pool; a step is a row of positions in it. Clients go longest first to the least
-loaded device. Tables are padded to powers of two, but the compiled round runs only the real entries, so padding costs
-no work and clients of other sizes cost no compilation.
+All examples a device needs lie in one pool, its own or that of all devices; a step is a row of their numbers. Clients
+go longest first to the least loaded device. Tables are padded to powers of two, but the compiled round runs only the
+real entries, so padding costs no work and clients of other sizes cost no compilation.
 """
 
 from __future__ import annotations
@@ -10,25 +10,27 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
 
 from fedmime import native
-from fedmime.engine.blocks import lent
+from fedmime.engine.blocks import unfilled
 from fedmime.engine.cohort import Cohort, Member, pad_rows
 from fedmime.engine.devices import own_cores
+from fedmime.engine.pool import Pool
 
 
 class Tables(NamedTuple):
     """One round's work. Every array has a leading axis, the lanes of all devices, but in the program of a lane."""
 
-    pool: dict[str, np.ndarray]  # [devices, examples, ...]
+    pool: dict[str, np.ndarray]  # [devices, examples, ...]; or [all examples, ...], the same on every device
+    places: np.ndarray  # [devices, examples] where in such a pool each is; [devices, 0] in a pool of their own
     probe_weights: np.ndarray  # [devices, examples] w_j / n_j of each example's client; zero where not asked
     chunks: Chunks
-    rows: np.ndarray  # [devices, steps, batch] positions in the pool
+    rows: np.ndarray  # [devices, steps, batch] which of the device's examples
     counts: np.ndarray  # [devices, steps] real rows of each step
     clients: Clients
     client_count: np.ndarray  # [devices]
@@ -42,9 +44,9 @@ class Tables(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """Stretches of the pool that the full gradient goes through."""
+    """Stretches of a device's examples that the full gradient goes through."""
 
-    start: np.ndarray  # [devices, chunks] first example
+    start: np.ndarray  # [devices, chunks] first of the device's examples
     count: np.ndarray  # [devices, chunks] real examples
     owner: np.ndarray  # [devices, chunks] client whose random numbers it takes
     number: np.ndarray  # [devices, chunks] which chunk of that client
@@ -70,7 +72,9 @@ class Sizes(NamedTuple):
     chunks: int
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["pool", "whole", "real"], meta_fields=["sizes"])
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["pool", "whole", "real"], meta_fields=["sizes", "shared"]
+)
 @dataclasses.dataclass(frozen=True)
 class Packed:
     """The tables on their way to a device: all whole numbers are one array, all others another."""
@@ -79,13 +83,19 @@ class Packed:
     whole: Any  # [devices, ...]
     real: Any  # [devices, ...]
     sizes: Sizes
+    shared: bool  # whether there is one pool for all devices
 
     @classmethod
-    def blank(cls, pool: dict[str, np.ndarray], devices: int, sizes: Sizes) -> Self:
+    def blank(cls, pool: Mapping[str, Any], devices: int, sizes: Sizes, shared: bool) -> Self:
         """Tables of zeros; what `opened` gives are views of them."""
-        whole = 4 * sizes.chunks + sizes.steps * (sizes.batch + 1) + 4 * sizes.clients + 3
+        whole = 4 * sizes.chunks + sizes.steps * (sizes.batch + 1) + 4 * sizes.clients + 3 + shared * sizes.examples
         real = sizes.examples + sizes.clients
-        return cls(pool, np.zeros((devices, whole), np.int32), np.zeros((devices, real)), sizes)
+        return cls(dict(pool), np.zeros((devices, whole), np.int32), np.zeros((devices, real)), sizes, shared)
+
+    def with_own(self, function: Callable[[Any], Any], common: Callable[[Any], Any]) -> Self:
+        """The same with something else in place of what each device has of its own, and of what all have in common."""
+        pool = (common if self.shared else function)(self.pool)
+        return dataclasses.replace(self, pool=pool, whole=function(self.whole), real=function(self.real))
 
     def opened(self) -> Tables:
         """The tables one by one."""
@@ -93,6 +103,7 @@ class Packed:
         whole, real = _cuts(self.whole), _cuts(self.real)
         return Tables(
             pool=self.pool,
+            places=whole(self.shared * self.sizes.examples),
             probe_weights=real(self.sizes.examples),
             chunks=Chunks(*(whole(chunks) for _ in Chunks._fields)),
             rows=whole(steps, batch),
@@ -121,6 +132,7 @@ class Layout:
 
     def __init__(self, devices: int, chunk: int, lanes: int = 1, masked: bool = False) -> None:
         self.devices, self.lanes, self.chunk, self.masked = devices, lanes, chunk, masked
+        self.pool: Pool | None = None  # where clients' examples lie already
         self._sizes: dict[str, int] = {}
 
     @property
@@ -158,7 +170,6 @@ class Plan(NamedTuple):
     longest: int  # steps of the client with most, padded
 
 
-_ALIGNMENT = 64  # bytes
 WAVE_BYTES = 512 << 20  # of examples that are on the devices together
 
 
@@ -197,9 +208,14 @@ def make_plan(cohort: Cohort, members: Sequence[Member], layout: Layout, *, spli
         clients=layout.size("clients", max(sum(m.steps > 0 for m in lane) for lane in lanes)),
         chunks=layout.size("chunks", max(len(c) for c in chunks)),
     )
-    sample = cohort.members[0].data
-    pool = {name: _unfilled((devices, sizes.examples, *a.shape[1:]), a.dtype) for name, a in sample.items()}
-    packed = Packed.blank(pool, devices, sizes)
+    found = None if layout.pool is None else layout.pool.starts([m.data for m in members])
+    starts = None if found is None else dict(zip((id(m) for m in members), found, strict=True))
+    if layout.pool is not None and starts is not None:
+        packed = Packed.blank(layout.pool.device, devices, sizes, shared=True)
+    else:
+        sample = cohort.members[0].data
+        pool = {name: unfilled((devices, sizes.examples, *a.shape[1:]), a.dtype) for name, a in sample.items()}
+        packed = Packed.blank(pool, devices, sizes, shared=False)
     tables = packed.opened()
     tables.core[:] = own_cores(layout.devices).repeat(layout.lanes)
     slots: dict[int, tuple[int, int]] = {}
@@ -220,10 +236,11 @@ def make_plan(cohort: Cohort, members: Sequence[Member], layout: Layout, *, spli
                 slots[member.index] = (d, slot)
                 step, slot = step + member.steps, slot + 1
             example += n
-        for name, column in pool.items():
-            native.give_way()
-            if lane:
-                np.concatenate([member.data[name] for member in lane], out=column[d, :example], casting="unsafe")
+        if starts is None:
+            _copy(lane, {name: column[d, :example] for name, column in tables.pool.items()})
+        else:
+            own = [starts[id(m)] + np.arange(_length(m)) for m in lane]
+            tables.places[d, :example] = np.concatenate(own) if own else 0
         for column, entries in zip(tables.chunks, zip(*chunks[d], strict=True), strict=False):
             column[d, : len(chunks[d])] = entries
         tables.client_count[d], tables.chunk_count[d] = slot, len(chunks[d])
@@ -232,12 +249,12 @@ def make_plan(cohort: Cohort, members: Sequence[Member], layout: Layout, *, spli
     return Plan(packed, {m.index: slots[m.index] for m in members if m.steps}, longest)
 
 
-def _unfilled(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Memory for a pool, so aligned that a CPU device takes it as it is. No table points at rows that stay unfilled."""
-    size = int(np.prod(shape)) * dtype.itemsize
-    raw = lent(size + _ALIGNMENT)
-    start = -raw.ctypes.data % _ALIGNMENT
-    return raw[start : start + size].view(dtype).reshape(shape)
+def _copy(lane: Sequence[Member], pool: dict[str, np.ndarray]) -> None:
+    """Put a device's examples one behind another. No table points at rows of a pool that stay unfilled."""
+    for name, column in pool.items():
+        native.give_way()
+        if lane:
+            np.concatenate([member.data[name] for member in lane], out=column, casting="unsafe")
 
 
 def _length(member: Member) -> int:

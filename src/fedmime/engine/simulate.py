@@ -17,12 +17,14 @@ from fedmime.aggregation import communication
 from fedmime.algorithms.algorithm import Algorithm, params
 from fedmime.engine import identity, record
 from fedmime.engine.ahead import Layouts, run_all
+from fedmime.engine.devices import mesh
 from fedmime.engine.directory import RunDirectory
 from fedmime.engine.intake import Intake
 from fedmime.engine.log import Gate, Log
 from fedmime.engine.measure import Watch
 from fedmime.engine.participation import Participation
 from fedmime.engine.plan import WAVE_BYTES, Layout
+from fedmime.engine.pool import Pool
 from fedmime.engine.round import Info, Problem, Ready, assemble, default_layout, owned, shapes
 from fedmime.engine.run import Run
 from fedmime.engine.schedule import Clients, Schedule
@@ -166,12 +168,20 @@ def simulate(
 
 
 def reserve(layout: Layout, algorithm: Algorithm, population: Clients, schedule: Schedule) -> None:
-    """Size the tables for the cohorts to come; those that go in waves find their sizes as they come."""
+    """Size the tables for the cohorts to come, and see whether clients' examples can stay where they are.
+
+    Cohorts that go in waves find their sizes as they come.
+    """
+    if algorithm.pooled:
+        return
     there = np.flatnonzero(population.sizes)
     sizes = population.sizes[there]
-    one = sum(column.nbytes for column in population.client_at(int(there[0])).values()) / sizes[0]
-    if not algorithm.pooled and one * sizes.mean() * schedule.cohort_size < WAVE_BYTES / 2:
+    first, last = (population.client_at(int(i)) for i in there[[0, -1]])
+    one = sum(column.nbytes for column in first.values()) / sizes[0]
+    if one * sizes.mean() * schedule.cohort_size < WAVE_BYTES / 2:
         layout.reserve(sizes, schedule.lengths(sizes), schedule.cohort_size)
+    if len(there) > 1:
+        layout.pool = Pool.around([first, last], mesh(layout.devices))
 
 
 def _check(problem: Any, initial: Any, run_dir: Any, on_round: Any, participation: Any, drift: Any) -> None:

@@ -199,14 +199,21 @@ def _on_devices(
         wave, *scratch = own
         return inside(replicated, wave.tables.opened(), wave.kept, *scratch)
 
+    def parts(own: Any, common: Any) -> tuple[Any, ...]:
+        """What is each lane's own, and what all have in common, each marked as such."""
+        return Wave(wave.tables.with_own(lambda _: own, lambda _: common), own), *(own for _ in scratch)
+
     def on_device(replicated: Any, own: tuple[Any, ...]) -> Any:
         if options.lanes == 1:  # without an axis of lanes: a CPU would copy the model at every step
-            results = opened(replicated, jax.tree.map(lambda leaf: leaf[0], own))
+            wave, *scratch = own
+            tables = wave.tables.with_own(_first, lambda pool: pool)
+            results = opened(replicated, (Wave(tables, _first(wave.kept)), *_first(scratch)))
             return tuple(_stack(r) if spec == SPREAD else r for r, spec in zip(results, out, strict=True))
-        out_axes = tuple(0 if spec == SPREAD else None for spec in out)
-        return jax.vmap(opened, in_axes=(None, 0), out_axes=out_axes, axis_name=LANE)(replicated, own)
+        in_axes, out_axes = (None, parts(0, None)), tuple(0 if spec == SPREAD else None for spec in out)
+        return jax.vmap(opened, in_axes=in_axes, out_axes=out_axes, axis_name=LANE)(replicated, own)
 
-    specs = {"mesh": options.mesh, "in_specs": (EVERYWHERE, SPREAD), "out_specs": out, "check_vma": False}
+    in_specs = (EVERYWHERE, parts(SPREAD, EVERYWHERE))
+    specs = {"mesh": options.mesh, "in_specs": in_specs, "out_specs": out, "check_vma": False}
     return jax.shard_map(on_device, **specs)(replicated, (wave, *scratch))
 
 
@@ -219,6 +226,11 @@ def _sum(tree: Any, options: Options, after: Any = ()) -> Any:
         return lax.psum(tree, AXIS)
     place = lax.axis_index(AXIS)
     return jax.tree.unflatten(structure, native.total(place, options.mesh.size, leaves, jax.tree.leaves(after)))
+
+
+def _first(tree: Any) -> Any:
+    """A device's own part without the axis of devices."""
+    return jax.tree.map(lambda leaf: leaf[0], tree)
 
 
 def _stack(tree: Any) -> Any:

@@ -1,0 +1,78 @@
+"""Examples that are not copied for every round: those of clients whose columns are stretches of arrays in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Self
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from fedmime import native
+from fedmime.engine.blocks import ALIGNMENT, unfilled
+from fedmime.engine.cohort import Columns
+from fedmime.engine.devices import everywhere
+
+LARGEST = 256 << 20  # bytes of arrays that the devices need a copy of
+
+
+class Pool(NamedTuple):
+    """Whole columns in memory, and the same on all devices."""
+
+    host: Mapping[str, np.ndarray]
+    device: Mapping[str, jax.Array]
+
+    @classmethod
+    def around(cls, clients: Sequence[Columns], on: Mesh) -> Self | None:
+        """The arrays that all of these clients are stretches of, if there are such arrays."""
+        host = {name: _whole(column) for name, column in clients[0].items()}
+        pool = cls({name: column for name, column in host.items() if column is not None}, {})
+        if len(pool.host) < len(host) or pool.starts(clients) is None:
+            return None
+        aliased = jax.default_backend() == "cpu" and all(c.ctypes.data % ALIGNMENT == 0 for c in pool.host.values())
+        if not aliased and sum(column.nbytes for column in pool.host.values()) > LARGEST:
+            return None
+        placed = {name: jax.device_put(_aligned(column), everywhere(on)) for name, column in pool.host.items()}
+        return pool._replace(device=placed)
+
+    def starts(self, clients: Sequence[Columns]) -> list[int] | None:
+        """Where each client's examples begin, if all lie here."""
+        addresses = {name: column.ctypes.data for name, column in self.host.items()}
+        found = []
+        for client in clients:
+            native.give_way()
+            starts = {_start(client[name], self.host[name], addresses[name]) for name in self.host}
+            if len(client) > len(self.host) or len(starts) > 1 or None in starts:
+                return None
+            found += starts
+        return found
+
+
+def _whole(column: np.ndarray) -> np.ndarray | None:
+    """All memory of which a column is a stretch, as rows like its own."""
+    root = column
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    plain = type(root) is np.ndarray and root.base is None and root.flags.c_contiguous  # no mapped file
+    width = math.prod(column.shape[1:])
+    if not plain or root.dtype != column.dtype or not width or jax.dtypes.canonicalize_dtype(root.dtype) != root.dtype:
+        return None
+    rows = root.size // width
+    return root.reshape(-1)[: rows * width].reshape(rows, *column.shape[1:])
+
+
+def _start(column: np.ndarray, whole: np.ndarray, address: int) -> int | None:
+    if column.shape[1:] != whole.shape[1:] or column.dtype != whole.dtype or not column.flags.c_contiguous:
+        return None
+    start, rest = divmod(column.ctypes.data - address, whole.strides[0])
+    return None if rest or not 0 <= start <= len(whole) - len(column) else start
+
+
+def _aligned(column: np.ndarray) -> np.ndarray:
+    if column.ctypes.data % ALIGNMENT == 0:
+        return column
+    copy = unfilled(column.shape, column.dtype)
+    copy[:] = column
+    return copy
