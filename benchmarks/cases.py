@@ -9,6 +9,8 @@ ALL = ("fedmime", "pytorch", "fedjax", "pfl")
 RIVALS = ("fedmime", "pytorch", "fedjax")  # they have Mime
 OURS = ("fedmime",)
 ONE_CORE = "fedmime on one core"
+APART = "two of these at once"  # on a core each: what a second core can bring on this machine at this time
+ON_CORES = (ONE_CORE, APART)
 BESIDE_FLOWER = ("fedmime", "flower")  # Ray is never quite idle, so Flower gets rounds of its own
 
 RATES = {"logistic": 0.05, "mlp": 0.01, "cnn": 0.01, "char_lstm": 0.2}  # small: rounding must not grow over a round
@@ -39,7 +41,7 @@ class Case:
         return {**fields, "beta": 0.9, "eta": RATES[model]}
 
 
-FEDAVG = Case("FedAvg", "fedavg", (*ALL, ONE_CORE))
+FEDAVG = Case("FedAvg", "fedavg", (*ALL, *ON_CORES))
 MIME_LITE = Case("MimeLite", "mime_lite", RIVALS)
 MIME = Case("Mime", "mime", RIVALS)
 FLOWER = Case("FedAvg beside Flower", "fedavg", BESIDE_FLOWER)
@@ -48,7 +50,7 @@ _EPOCHS = (
     Case("FedAvg, E=10", "fedavg", OURS, epochs=10, path="simulate"),
     Case("Mime, E=10", "mime", OURS, epochs=10, path="simulate"),
 )
-SIMULATED = Case("FedAvg, simulate", "fedavg", (*OURS, ONE_CORE), path="simulate", rounds=3)
+SIMULATED = Case("FedAvg, simulate", "fedavg", (*OURS, *ON_CORES), path="simulate", rounds=3)
 SHORT_ROUNDS = {"logistic": 60, "mlp": 20}  # so short that the host's part shows: half a second of them a request
 STRETCH = {"logistic": 10, "mlp": 5}  # single rounds so short that the peers' turn before them would show
 QUICK_STRETCH = {"logistic": 3, "mlp": 3}
@@ -63,7 +65,7 @@ _MORE = (
 def cases(model: str, quick: bool = False) -> list[Case]:
     """The cases of a model in which no Ray runs."""
     if quick:
-        chosen = [FEDAVG if model == "mlp" else dataclasses.replace(FEDAVG, entrants=(*RIVALS, ONE_CORE)), MIME]
+        chosen = [FEDAVG if model == "mlp" else dataclasses.replace(FEDAVG, entrants=(*RIVALS, *ON_CORES)), MIME]
         chosen += {"cnn": [*_EPOCHS], "char_lstm": []}.get(model, [MIME_LITE, SIMULATED, *_EPOCHS])
     else:
         chosen = [FEDAVG, MIME_LITE, MIME, *_MORE]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from benchmarks.cases import ONE_CORE, SHORT_ROUNDS, SIMULATED
+from benchmarks.cases import APART, ONE_CORE, SHORT_ROUNDS, SIMULATED
 from benchmarks.figures import ratio, recompiled, value
 from benchmarks.scaling import STACKOVERFLOW, memory
 
@@ -27,6 +27,7 @@ class Goal(NamedTuple):
     figures: Figures
     limit: float
     at_least: bool = True
+    allowed: float | None = None  # what the machine could give at most, where that was measured
 
     @property
     def verdict(self) -> str:
@@ -36,6 +37,8 @@ class Goal(NamedTuple):
         failed = [u for u, f in known.items() if not (f >= self.limit if self.at_least else f <= self.limit)]
         if not failed:
             return "reached"
+        if self.allowed is not None and self.allowed < self.limit:
+            return f"missed, but this machine allows {self.allowed:.2f}"
         return "missed" if len(failed) == len(known) else f"missed in {failed[0]}"
 
     def facts(self) -> dict[str, Any]:
@@ -83,12 +86,18 @@ def _against_fedavg(peers: Sections) -> list[Goal]:
 
 
 def _second_core(peers: Sections) -> list[Goal]:
-    """In single rounds, and over several, where the next cohort is laid out while one computes."""
+    """In single rounds, and over several, where the next cohort is laid out while one computes.
+
+    Cores that share something slow each other down whoever uses them: two processes on a core each show by how much.
+    """
     goals = []
     for model, case in [*((model, "FedAvg") for model in FASTER), *((model, SIMULATED.name) for model in SHORT_ROUNDS)]:
-        one, two = (value(peers, model, case, entrant, "wall") for entrant in (ONE_CORE, "fedmime"))
+        names = (ONE_CORE, "fedmime", APART)
+        one, two, apart = (value(peers, model, case, entrant, "wall") for entrant in names)
         where = model if case == "FedAvg" else f"{model}, simulate"
-        goals.append(Goal(f"second core on {where}: times faster", {"wall": ratio(one, two)}, SECOND_CORE))
+        allowed = None if one is None else ratio(2 * one, apart)
+        times = {"wall": ratio(one, two)}
+        goals.append(Goal(f"second core on {where}: times faster", times, SECOND_CORE, allowed=allowed))
     return goals
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import ONE_CORE, Case
+from benchmarks.cases import APART, ONE_CORE, Case
 from benchmarks.environments import Environment
-from benchmarks.peer import Peer, PeerError, own_cores
+from benchmarks.peer import Pair, Peer, PeerError, own_cores
 
 Say = Callable[[str], None]
 Weights = dict[str, np.ndarray]
@@ -26,7 +26,7 @@ class Heat:
     ) -> None:
         self._cases, self._model, self._work, self._out, self._say = cases, model, work, out, say
         self._environments = environments
-        self._peers: dict[str, Peer] = {}
+        self._peers: dict[str, Peer | Pair] = {}
         self._entrants: dict[str, dict[str, Any]] = {}
         self._results = {case.name: _blank(case) for case in cases}
 
@@ -57,12 +57,23 @@ class Heat:
             return
         python = environment.python if environment is not None else None
         log = self._out / "logs" / f"{self._model}-{name.replace(' ', '-')}.log"
-        script, cores = ("fedmime_", own_cores()[:1]) if name == ONE_CORE else (f"{name}_", None)
-        self._peers[name] = peer = stack.enter_context(Peer(script, self._work, log, python, cores))
+        self._peers[name] = peer = stack.enter_context(self._launched(name, log, python))
         self._prepare(name, first)
         begun = self._results[first.name]["results"][name]
         self._entrants[name] = begun if "absent" in begun else {"startup": peer.age(), "memory": begun["memory"]}
         self._say(f"  {name}: {begun.get('absent') or f'ready after {peer.age():.1f} s'}")
+
+    def _launched(self, name: str, log: Path, python: Path | None) -> Peer | Pair:
+        cores = own_cores()
+        if name == APART:
+            logs = (log.with_stem(f"{log.stem}-{i}") for i in range(2))
+            alone = (cores[:1], cores[-1:])
+            return Pair(
+                *(Peer("fedmime_", self._work, each, None, core) for each, core in zip(logs, alone, strict=True))
+            )
+        if name == ONE_CORE:
+            return Peer("fedmime_", self._work, log, None, cores[:1])
+        return Peer(f"{name}_", self._work, log, python)
 
     def _prepare_others(self, name: str) -> None:
         for case in self._of(name)[1:]:

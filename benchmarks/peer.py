@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -113,6 +114,31 @@ class Peer:
     def _last_words(self) -> str:
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         return lines[-1][:200] if lines else "it printed nothing"
+
+
+class Pair:
+    """Two running entrants, which get every request at the same time; their answer is the mean of both."""
+
+    def __init__(self, first: Peer, second: Peer) -> None:
+        self._both = (first, second)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for peer in self._both:
+            peer.close()
+
+    def age(self) -> float:
+        """Seconds since the first process was asked for."""
+        return self._both[0].age()
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Send a request to both, or to the first alone what is written to a file, and wait for the answers."""
+        asked = self._both[:1] if "out" in request else self._both
+        with ThreadPoolExecutor(len(asked)) as pool:
+            answers = list(pool.map(lambda peer: peer.ask(**request), asked))
+        return {name: sum(answer[name] for answer in answers) / len(answers) for name in answers[0]}
 
 
 def command(words: Sequence[str], cores: Sequence[int] | None) -> list[str]:

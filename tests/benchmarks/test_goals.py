@@ -1,7 +1,10 @@
 """Goals are judged by medians, and what was not measured is never called reached."""
 
+import threading
+
 import pytest
 from benchmarks.goals import Goal, evaluate, run
+from benchmarks.peer import Pair
 
 
 @pytest.fixture
@@ -22,6 +25,7 @@ def test_limits_differ_by_model(goals):
     assert goals["Mime on mlp, E=1: times our FedAvg"].verdict == "reached"
     assert goals["Mime on cnn, E=1: times our FedAvg"].verdict == "missed in cpu"
     assert goals["second core on mlp: times faster"].figures["wall"] == pytest.approx(1.8)
+    assert goals["second core on mlp: times faster"].allowed == pytest.approx(1.5)
 
 
 def test_memory_and_compilations(goals):
@@ -40,3 +44,26 @@ def test_a_limit_may_be_met_exactly():
     assert Goal("", {"cpu": 1.0}, 1.0).verdict == "reached"
     assert Goal("", {"cpu": 1.0}, 1.0, at_least=False).verdict == "reached"
     assert Goal("", {"cpu": 0.9, "wall": 0.8}, 1.0).verdict == "missed"
+
+
+def test_a_machine_that_cannot_is_named():
+    assert Goal("", {"wall": 1.3}, 1.7, allowed=1.4).verdict == "missed, but this machine allows 1.40"
+    assert Goal("", {"wall": 1.3}, 1.7, allowed=1.9).verdict == "missed"
+    assert Goal("", {"wall": 1.8}, 1.7, allowed=1.4).verdict == "reached"
+
+
+def test_a_pair_is_asked_at_once_and_answers_with_the_mean():
+    meeting = threading.Barrier(2, timeout=20)
+
+    class Stub:
+        def __init__(self, wall):
+            self.wall = wall
+
+        def ask(self, **request):
+            if "out" not in request:
+                meeting.wait()  # neither answers before the other was asked
+            return {"wall": self.wall}
+
+    pair = Pair(Stub(1.0), Stub(3.0))
+    assert pair.ask(do="stretch", case="FedAvg", rounds=1) == {"wall": 2.0}
+    assert pair.ask(do="check", case="FedAvg", rounds=1, out="weights") == {"wall": 1.0}
