@@ -33,13 +33,13 @@ def goals(section: Results) -> list[Table]:
             goal["name"],
             f"{'at least' if goal['at_least'] else 'at most'} {goal['limit']:g}",
             *(number(goal["figures"].get(unit)) for unit in ("cpu", "wall", "number")),
-            number(goal["allowed"]),
+            number(goal["beside"]),
             goal["verdict"],
         ]
         for goal in section["goals"]
     ]
     title = f"Goals: {section['reached']} of {len(rows)} reached"
-    return [Table(title, ["goal", "limit", "CPU", "wall", "number", "machine allows", "verdict"], rows)]
+    return [Table(title, ["goal", "limit", "CPU", "wall", "number", "two processes", "verdict"], rows)]
 
 
 def roofline(section: Results) -> list[Table]:

@@ -88,6 +88,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'fedmime' has no attribute {name!r}")
     home = _HOME[name]
+    if home != "fedmime.errors":  # before anything else starts JAX
+        importlib.import_module("fedmime.cores").use_all()
     if home == "fedmime" or name == "communication":
         value = importlib.import_module(f"{home}.{name}")
     else:

@@ -8,7 +8,8 @@ import pytest
 
 import fedmime as fm
 from engine.setting import PROBLEM, a, model, o, population
-from fedmime.engine import ahead
+from fedmime import native
+from fedmime.engine import ahead, scratch
 from fedmime.errors import Stopped
 
 CLIENTS = population([4, 7, 1, 9, 5, 6, 0, 3])
@@ -57,13 +58,22 @@ def test_numbers_are_those_of_rounds_that_wait(name, begun, monkeypatch) -> None
     assert not any(begun)
 
 
-def test_tables_are_handed_on(begun) -> None:
+@pytest.mark.skipif(not native.usable(), reason="without kernels nothing is lent")
+def test_tables_are_handed_on(begun, monkeypatch) -> None:
     """A Mime round under way hands on what it was lent: two rounds never hold two sets."""
-    population_ = fm.data.digits(clients=20, seed=0)
+    takes = []
+
+    def take(*args):
+        takes.append(len(begun))
+        return original(*args)
+
+    original = scratch.take
+    monkeypatch.setattr(scratch, "take", take)
     problem = fm.models.logistic(input_shape=(8, 8, 1), classes=10)
-    run = fm.simulate(ALGORITHMS["mime"], problem, population_, 6, 4, evaluate_every=100)
-    assert sum(begun) == 4
-    assert np.isfinite(run.history["loss"][1:]).all()
+    digits = fm.data.digits(clients=20, seed=0)
+    fm.simulate(ALGORITHMS["mime"], problem, digits, 6, 4, evaluate_every=100)
+    assert begun == [False, False, True, True, True, True]
+    assert takes == [1, 2]
 
 
 def test_no_round_begins_early_after_one_that_is_evaluated_or_saved(begun, tmp_path) -> None:
@@ -96,7 +106,22 @@ def test_what_goes_wrong_with_a_layout_belongs_to_its_round() -> None:
         return t
 
     layouts = ahead.Layouts(make, 0, 3)
+    assert layouts.prepare()
     assert [layouts.take(), layouts.take()] == [0, 1]
     assert not layouts.prepare()
     with pytest.raises(ValueError, match="no such client"):
         layouts.take()
+
+
+def test_what_goes_wrong_with_a_round_to_come_does_not_lose_the_one_before(begun, monkeypatch) -> None:
+    known, seen = ahead.begin, []
+
+    def begin(ready, state, before=None):
+        if ready.round == 4:
+            raise RuntimeError("out of memory")
+        return known(ready, state, before=before)
+
+    monkeypatch.setattr(ahead, "begin", begin)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        _run(on_round=lambda info, _: seen.append(info.round))
+    assert seen == [0, 1, 2, 3]

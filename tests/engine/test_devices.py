@@ -41,12 +41,19 @@ model = logistic(input_shape=(3,), classes=2).init(jax.random.key(0))
 from fedmime import simulate
 print(jax.local_device_count())
 """
+_DATA_FIRST = """
+import jax, fedmime as fm
+population = fm.data.digits(clients=3)
+key = jax.random.key(0)
+print(fm.simulate and jax.local_device_count())
+"""
 
 
 @pytest.mark.parametrize(("environment", "devices"), [({}, count()), ({"JAX_NUM_CPU_DEVICES": "3"}, 3)])
-def test_a_user_who_starts_jax_before_the_engine_has_all_cores(environment, devices) -> None:
+@pytest.mark.parametrize("program", [_START, _DATA_FIRST], ids=["models", "data"])
+def test_a_user_who_starts_jax_before_the_engine_has_all_cores(program, environment, devices) -> None:
     given = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
     done = subprocess.run(
-        [sys.executable, "-c", _START], env=given | environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], env=given | environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == [str(devices)]

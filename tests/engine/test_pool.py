@@ -7,7 +7,9 @@ import pytest
 import fedmime as fm
 from fedmime.engine.backends import local
 from fedmime.engine.devices import mesh
+from fedmime.engine.plan import Layout
 from fedmime.engine.pool import Pool
+from fedmime.engine.schedule import Schedule
 
 SIZES = (7, 3, 12, 1, 9)
 ENDS = np.cumsum(SIZES)
@@ -46,8 +48,8 @@ def test_numbers_are_those_of_copied_examples(problem, algorithm, monkeypatch) -
     clients = _stretches(_arrays(8 if problem == "dropout" else 4))
     used = []
 
-    def around(*args):
-        used.append(original(*args))
+    def around(*args, **options):
+        used.append(original(*args, **options))
         return used[-1]
 
     original = Pool.around
@@ -59,6 +61,31 @@ def test_numbers_are_those_of_copied_examples(problem, algorithm, monkeypatch) -
     assert [pool is not None for pool in used] == [True, False]
     ours, copied = ([np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(run.state.server)] for run in runs)
     assert ours == copied
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [Layout(1, 256), Layout(2, 8), Layout(2, 256, lanes=2), Layout(1, 256, lanes=3, masked=True)],
+    ids=lambda layout: f"{layout.devices}x{layout.lanes}{'-masked' * layout.masked}-{layout.chunk}",
+)
+@pytest.mark.parametrize("name", ["mime", "scaffold", "mime_mvr"])
+def test_any_layout_takes_it(name, layout) -> None:
+    """Also if a cohort has a client that lies elsewhere: it is copied as a whole then."""
+    algorithm = {**ALGORITHMS, "scaffold": fm.algorithms.scaffold(0.1), "mime_mvr": fm.algorithms.mime_mvr(0.1, 0.9)}[
+        name
+    ]
+    problem, clients = PROBLEMS["factors"], _stretches(_arrays())
+    elsewhere = [{name: a.copy() for name, a in clients[0].items()}, *clients[1:]]
+    schedule, states = Schedule(4, 4, 1, None, 0, "examples"), []
+    for given, shared in ((clients, True), (clients, False), (elsewhere, True)):
+        layout.pool = Pool.around(clients, mesh(layout.devices)) if shared else None
+        state = algorithm.init(problem.init(jax.random.key(0)))
+        for t in range(3):
+            cohort = schedule.cohort(algorithm, _population(given), t)
+            state, info = fm.run_round(algorithm, problem, state, cohort, layout=layout, devices=layout.devices)
+            assert not info.abandoned
+        states.append([np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state.server)])
+    assert states[0] == states[1] == states[2]
 
 
 def test_it_says_where_clients_begin() -> None:
@@ -114,6 +141,30 @@ def test_too_much_is_not_copied_for_the_devices(monkeypatch) -> None:
         others.append(arrays["x"])
         arrays["x"] = arrays["x"].copy()
     assert Pool.around(_stretches(arrays), mesh()) is None
+
+
+def test_what_is_read_once_is_not_worth_a_copy() -> None:
+    arrays = _arrays()
+    arrays["x"] = np.concatenate([arrays["x"]] * 2)[: len(arrays["x"])]
+    while arrays["x"].ctypes.data % 64 == 0:
+        arrays["x"] = np.concatenate([arrays["x"], arrays["x"][:1]])[:-1]
+    clients = _stretches(arrays)
+    assert Pool.around(clients, mesh(), worth=arrays["x"].base.nbytes + arrays["y"].nbytes) is not None
+    assert Pool.around(clients, mesh(), worth=arrays["x"].nbytes / 2) is None
+
+
+def test_partitions_are_stretches() -> None:
+    dealt = fm.data.partition.iid(*_arrays().values(), clients=4)
+    assert dealt.resident
+    assert Pool.around([dealt.client_at(i) for i in range(4)], mesh()) is not None
+
+
+def test_populations_that_do_not_say_so_are_copied(monkeypatch) -> None:
+    """What a custom population reads may lie in memory that it uses again."""
+    monkeypatch.setattr(Pool, "around", lambda *_, **__: pytest.fail("looked for"))
+    known = _population(_stretches(_arrays()))
+    own = fm.data.Population("own", known.ids, known.sizes, known.fields, known.client_at, identity="own")
+    fm.simulate(ALGORITHMS["fedavg"], PROBLEMS["factors"], own, 1, 4, 4)
 
 
 def test_mapped_files_are_read_client_by_client(tmp_path) -> None:

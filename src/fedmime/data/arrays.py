@@ -23,7 +23,7 @@ def from_arrays(
 
     Every client has the same fields, of the same dtype and shape after the first axis, and as many examples in one
     field as in the other. A client without examples stays, with size 0. Text is bytes or str; sequences of differing
-    lengths are a list of 1-D arrays.
+    lengths are a list of 1-D arrays. Arrays must stay as they are while a run goes on: it may read them at any time.
     """
     columns: dict[str, Columns] = {}
     fields: dict[str, Field] = {}
@@ -64,6 +64,7 @@ def in_memory(
         identity=identity or (lambda: _identity(columns, test, test_clients)),
         test=test,
         test_clients=test_clients,
+        resident=True,
     )
 
 

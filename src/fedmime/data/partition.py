@@ -114,8 +114,11 @@ def build(
     pooled, fields = checked({"x": x, "y": y}, name)
     width = len(str(len(parts) - 1))
     ids = ids or [f"client_{i:0{width}d}" for i in range(len(parts))]
-    ordered = [np.sort(part) for part in parts]
-    columns = {i: {k: v[part] for k, v in pooled.items()} for i, part in zip(ids, ordered, strict=True)}
+    order = np.concatenate([np.sort(part) for part in parts])
+    dealt = {k: v[order] for k, v in pooled.items()}  # once: clients are stretches, which rounds need not copy
+    ends = np.cumsum([len(part) for part in parts])
+    stretches = (slice(end - len(part), end) for end, part in zip(ends, parts, strict=True))
+    columns = {i: {k: v[own] for k, v in dealt.items()} for i, own in zip(ids, stretches, strict=True)}
     if len(columns) != len(parts):
         raise DataError(f"{name}: ids are not unique")
     return in_memory(name, columns, fields, test)

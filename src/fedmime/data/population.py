@@ -75,6 +75,7 @@ class Population:
     `read(position)` gives one client's columns and is called for no other client, so a population of any size
     costs what its cohorts cost. `test_clients` is held-out data by client, `test` the pooled set: given, made by a
     function on first use, or else all test clients together. `pooled` is a quick way to all examples, if there is one.
+    `resident`: what is read stays in memory as it is, so that arrays need not be copied while a run goes on.
     """
 
     def __init__(
@@ -89,12 +90,13 @@ class Population:
         test: Columns | Callable[[], Columns] | None = None,
         test_clients: Population | None = None,
         pooled: Callable[[], Columns] | None = None,
+        resident: bool = False,
     ) -> None:
         self.name = name
         self.ids = ids if isinstance(ids, Sequence) and not isinstance(ids, list | tuple) else Ids(ids)
         self.sizes = np.asarray(sizes, dtype=np.int64)
         self.fields = dict(fields)
-        self.test_clients = test_clients
+        self.test_clients, self.resident = test_clients, resident
         self._read, self._identity, self._test, self._pooled = read, identity, test, pooled
         if len(self.ids) != len(self.sizes):
             raise DataError(f"{name}: {len(self.ids)} ids but {len(self.sizes)} sizes")

@@ -25,7 +25,7 @@ class Layouts:
                 self._made = self._make(self._next)
             except Exception as error:
                 self._made = error
-        return isinstance(self._made, Ready)
+        return not isinstance(self._made, Exception | None)
 
     def take(self) -> Ready:
         """That of the next round."""
@@ -51,12 +51,17 @@ def run_all(
         start = time.monotonic()
         if underway is None:
             underway = begin(layouts.take(), state)
-        following = None
+        following, trouble = None, None
         with beside(underway.ready):
             early = layouts.prepare() and brisk and underway.state.memory is None
-            if early and not needed(underway.state.round):
-                following = begin(layouts.take(), underway.state, before=underway)
+            try:
+                if early and not needed(underway.state.round):
+                    following = begin(layouts.take(), underway.state, before=underway)
+            except Exception as error:  # of the round to come
+                trouble = error
         state, info = end(underway)
         brisk = time.monotonic() - start < BRISK
         yield underway.ready, state, info
+        if trouble is not None:
+            raise trouble
         underway = following

@@ -123,7 +123,7 @@ class FromFactors(NamedTuple):
 
     problem: LossProblem
     known: Vector
-    kept: Any  # losses and factors [examples of the device's pool, ...], or some rows for each of its steps
+    kept: Any  # losses and factors [examples of the device, ...], or some rows for each of its steps
     steps: int | None = None  # for how many
 
     def __call__(self, y: Vector, examples: Examples, control: Any) -> tuple[jax.Array, Vector]:

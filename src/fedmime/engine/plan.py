@@ -24,7 +24,7 @@ from fedmime.engine.pool import Pool
 
 
 class Tables(NamedTuple):
-    """One round's work. Every array has a leading axis, the lanes of all devices, but in the program of a lane."""
+    """One round's work. Arrays have a leading axis, the lanes of all devices, but in the program of a lane."""
 
     pool: dict[str, np.ndarray]  # [devices, examples, ...]; or [all examples, ...], the same on every device
     places: np.ndarray  # [devices, examples] where in such a pool each is; [devices, 0] in a pool of their own

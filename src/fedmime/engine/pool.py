@@ -11,11 +11,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedmime import native
-from fedmime.engine.blocks import ALIGNMENT, unfilled
+from fedmime.engine.blocks import ALIGNMENT
 from fedmime.engine.cohort import Columns
 from fedmime.engine.devices import everywhere
 
-LARGEST = 256 << 20  # bytes of arrays that the devices need a copy of
+LARGEST = 256 << 20  # bytes that the devices may need a copy of
 
 
 class Pool(NamedTuple):
@@ -25,16 +25,19 @@ class Pool(NamedTuple):
     device: Mapping[str, jax.Array]
 
     @classmethod
-    def around(cls, clients: Sequence[Columns], on: Mesh) -> Self | None:
-        """The arrays that all of these clients are stretches of, if there are such arrays."""
-        host = {name: _whole(column) for name, column in clients[0].items()}
-        pool = cls({name: column for name, column in host.items() if column is not None}, {})
-        if len(pool.host) < len(host) or pool.starts(clients) is None:
+    def around(cls, clients: Sequence[Columns], on: Mesh, worth: float = LARGEST) -> Self | None:
+        """The arrays that all of these clients are stretches of, if there are such arrays.
+
+        A CPU takes aligned ones as they are; of others there may be a copy, if it is not larger than it is `worth`.
+        """
+        host = {name: whole for name, column in clients[0].items() if (whole := _whole(column)) is not None}
+        pool = cls(host, {})
+        if any(client.keys() != host.keys() for client in clients) or pool.starts(clients) is None:
             return None
-        aliased = jax.default_backend() == "cpu" and all(c.ctypes.data % ALIGNMENT == 0 for c in pool.host.values())
-        if not aliased and sum(column.nbytes for column in pool.host.values()) > LARGEST:
+        copied = sum(column.nbytes for column in host.values() if not _taken_as_it_is(column))
+        if copied > min(LARGEST, worth):
             return None
-        placed = {name: jax.device_put(_aligned(column), everywhere(on)) for name, column in pool.host.items()}
+        placed = {name: jax.device_put(_placeable(column), everywhere(on)) for name, column in host.items()}
         return pool._replace(device=placed)
 
     def starts(self, clients: Sequence[Columns]) -> list[int] | None:
@@ -44,7 +47,7 @@ class Pool(NamedTuple):
         for client in clients:
             native.give_way()
             starts = {_start(client[name], self.host[name], addresses[name]) for name in self.host}
-            if len(client) > len(self.host) or len(starts) > 1 or None in starts:
+            if len(starts) > 1 or None in starts:
                 return None
             found += starts
         return found
@@ -52,6 +55,8 @@ class Pool(NamedTuple):
 
 def _whole(column: np.ndarray) -> np.ndarray | None:
     """All memory of which a column is a stretch, as rows like its own."""
+    if not isinstance(column, np.ndarray) or column.dtype.kind not in "biufc":
+        return None
     root = column
     while isinstance(root.base, np.ndarray):
         root = root.base
@@ -70,9 +75,15 @@ def _start(column: np.ndarray, whole: np.ndarray, address: int) -> int | None:
     return None if rest or not 0 <= start <= len(whole) - len(column) else start
 
 
-def _aligned(column: np.ndarray) -> np.ndarray:
-    if column.ctypes.data % ALIGNMENT == 0:
+def _taken_as_it_is(column: np.ndarray) -> bool:
+    return jax.default_backend() == "cpu" and column.ctypes.data % ALIGNMENT == 0
+
+
+def _placeable(column: np.ndarray) -> np.ndarray:
+    """A column that all devices of a CPU take as it is; other devices have memory of their own."""
+    if jax.default_backend() != "cpu" or _taken_as_it_is(column):
         return column
-    copy = unfilled(column.shape, column.dtype)
+    raw = np.empty(column.nbytes + ALIGNMENT, np.uint8)
+    copy = raw[-raw.ctypes.data % ALIGNMENT :][: column.nbytes].view(column.dtype).reshape(column.shape)
     copy[:] = column
     return copy

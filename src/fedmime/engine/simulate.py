@@ -123,7 +123,7 @@ def simulate(
         raise ConfigError("simulate: sampler='with_replacement' may draw a client twice, which cannot keep two values")
     layout = default_layout(problem, devices)
     server = shapes(state.server)
-    reserve(layout, algorithm, population, schedule)
+    reserve(layout, algorithm, population, schedule, rounds)
     intake = Intake(problem.check, once=not algorithm.pooled)
 
     def lay_out(t: int) -> Ready:
@@ -167,7 +167,7 @@ def simulate(
     return Run(record.columns(log.rows), state)
 
 
-def reserve(layout: Layout, algorithm: Algorithm, population: Clients, schedule: Schedule) -> None:
+def reserve(layout: Layout, algorithm: Algorithm, population: Clients, schedule: Schedule, rounds: int) -> None:
     """Size the tables for the cohorts to come, and see whether clients' examples can stay where they are.
 
     Cohorts that go in waves find their sizes as they come.
@@ -177,11 +177,11 @@ def reserve(layout: Layout, algorithm: Algorithm, population: Clients, schedule:
     there = np.flatnonzero(population.sizes)
     sizes = population.sizes[there]
     first, last = (population.client_at(int(i)) for i in there[[0, -1]])
-    one = sum(column.nbytes for column in first.values()) / sizes[0]
-    if one * sizes.mean() * schedule.cohort_size < WAVE_BYTES / 2:
+    cohort = sum(column.nbytes for column in first.values()) / sizes[0] * sizes.mean() * schedule.cohort_size
+    if cohort < WAVE_BYTES / 2:
         layout.reserve(sizes, schedule.lengths(sizes), schedule.cohort_size)
-    if len(there) > 1:
-        layout.pool = Pool.around([first, last], mesh(layout.devices))
+    if getattr(population, "resident", False) and len(there) > 1:
+        layout.pool = Pool.around([first, last], mesh(layout.devices), worth=rounds * cohort)
 
 
 def _check(problem: Any, initial: Any, run_dir: Any, on_round: Any, participation: Any, drift: Any) -> None:

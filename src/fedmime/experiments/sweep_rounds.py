@@ -52,7 +52,7 @@ class Lockstep:
         self._key = jax.random.key(s.seed)
         self._evaluations, self._shelf, self._stop = frozenset(evaluations), shelf, stop
         self._layout = default_layout(self._problem, None)
-        reserve(self._layout, first.algorithm, self._population, self._schedule)
+        reserve(self._layout, first.algorithm, self._population, self._schedule, max(self._evaluations, default=1))
         self._intake = Intake(self._problem.check, once=not first.algorithm.pooled)
         model = self._problem.init(jax.random.fold_in(self._key, 0))
         self._shapes = shapes(first.algorithm.init(model).server)

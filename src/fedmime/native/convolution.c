@@ -69,7 +69,7 @@ XLA_FFI_Error *fedmime_convolve(XLA_FFI_CallFrame *frame) {
     int64_t top = (zs[1] + ws[0] - 1 - xs[1]) / 2, left = (zs[2] + ws[1] - 1 - xs[2]) / 2, out = zs[3];
     Shape image = {xs[1], xs[2], xs[3]}, padded = {xs[1], xs[2] + 2 * left, xs[3]}, to = {zs[1], zs[2], out};
     float *room = NULL;
-    if (left && !(room = malloc(4 * padded.height * padded.width * padded.channels))) return failure(frame, NO_MEMORY);
+    if (left && !(room = malloc(4 * padded.height * padded.width * padded.channels))) return no_memory(frame);
     for (int64_t n = 0; n < xs[0]; n++) {
         const float *from = x + n * image.height * image.width * image.channels;
         float *into = z + n * to.height * to.width * out;
@@ -120,7 +120,7 @@ XLA_FFI_Error *fedmime_kernel_gradient(XLA_FFI_CallFrame *frame) {
     int64_t top = (ds[1] + gs[0] - 1 - xs[1]) / 2, left = (ds[2] + gs[1] - 1 - xs[2]) / 2;
     Shape image = {xs[1], xs[2], xs[3]}, padded = {xs[1], xs[2] + 2 * left, xs[3]}, z = {ds[1], ds[2], out};
     float *room = NULL;
-    if (left && !(room = malloc(4 * padded.height * padded.width * padded.channels))) return failure(frame, NO_MEMORY);
+    if (left && !(room = malloc(4 * padded.height * padded.width * padded.channels))) return no_memory(frame);
     memset(g, 0, 4 * size * (each ? xs[0] : 1));
     for (int64_t n = 0; n < xs[0]; n++, g += each ? size : 0) {
         const float *from = x + n * image.height * image.width * image.channels;

@@ -9,7 +9,8 @@
 enum { PIECE = 1 << 13 };    /* entries that one device adds up at a time */
 enum { AWAKE = 500 * 1000 }; /* nanoseconds */
 
-int fedmime_patience = 600; /* seconds without a sign of any device after which one that is waited for counts as lost */
+int fedmime_patience = 6 * 3600; /* seconds without a sign of any device after which one that is waited for counts as lost */
+#define LOST "fedmime: a device did not come to add up; its own error says why"
 static int64_t signs;
 
 void sign_of_life(void) { __atomic_add_fetch(&signs, 1, __ATOMIC_RELAXED); }
@@ -81,9 +82,11 @@ static Meeting *join(int64_t run, int64_t place, int64_t expected, XLA_FFI_CallF
         m->run = run, m->expected = expected, m->next = meetings;
         meetings = m;
     }
-    if (m) m->frames[place] = frame;
+    if (m) {
+        m->frames[place] = frame;
+        if (__atomic_add_fetch(&m->came, 1, __ATOMIC_ACQ_REL) == expected) pthread_cond_broadcast(&change);
+    }
     pthread_mutex_unlock(&lock);
-    if (m) raise_to(&m->came, expected);
     return m;
 }
 
@@ -153,9 +156,9 @@ XLA_FFI_Error *fedmime_total(XLA_FFI_CallFrame *frame) {
     XLA_FFI_Error *error = frame->api->XLA_FFI_RunId_Get(&asked);
     if (error) return error;
     Meeting *m = join(asked.run_id, who[0], who[1], frame);
-    if (!m) return failure(frame, NO_MEMORY);
+    if (!m) return no_memory(frame);
     wait_for(m, &m->came, m->expected);
-    if (m->lost) return failure(frame, "fedmime: a device did not come to add up; its own error says why");
+    if (m->lost) return failure(frame, LOST, XLA_FFI_Error_Code_ABORTED);
     share(m, frame);
     leave(m);
     return NULL;

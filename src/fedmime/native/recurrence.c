@@ -55,7 +55,7 @@ XLA_FFI_Error *fedmime_lstm_forward(XLA_FFI_CallFrame *frame) {
     int64_t step = l.batch * l.hidden, panel_size = l.hidden * GATES * LANES;
     if (z != given) memcpy(z, given, 4 * l.time * GATES * step);
     float *packed = aligned_alloc(64, 4 * l.panels * panel_size);
-    if (!packed) return failure(frame, NO_MEMORY);
+    if (!packed) return no_memory(frame);
     pack(u, &l, packed);
     for (int64_t t = 0; t < l.time; t++, z += GATES * step, h += step, c += step)
         for (int64_t p = 0; p < l.panels; p++)
@@ -120,7 +120,7 @@ XLA_FFI_Error *fedmime_lstm_backward(XLA_FFI_CallFrame *frame) {
     int64_t step = l.batch * l.hidden, depth = GATES * l.hidden;
     int64_t panels = (l.hidden + WIDEST * LANES - 1) / (WIDEST * LANES), panel_size = depth * WIDEST * LANES;
     float *packed = aligned_alloc(64, 4 * panels * panel_size), *dh = calloc(2 * step, 4), *dc = dh + step;
-    if (!packed || !dh) return free(packed), free(dh), failure(frame, NO_MEMORY);
+    if (!packed || !dh) return free(packed), free(dh), no_memory(frame);
     pack_transposed(argument(frame, 3)->data, &l, packed);
     for (int64_t t = l.time - 1; t >= 0; t--) {
         float *now = dz + t * GATES * step;

@@ -16,6 +16,8 @@ enum { LANES = 8, REGISTERS = 16, SUMS = 12, WIDEST = 2 };
 #endif
 #define MOST_ROWS(width) ((REGISTERS - 1 - (width)) / (width) < 12 ? (REGISTERS - 1 - (width)) / (width) : 12)
 
+_Static_assert(MOST_ROWS(1) <= SUMS && 2 * MOST_ROWS(2) <= SUMS && 4 * MOST_ROWS(4) <= SUMS, "all sums have room");
+
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 24")
 
@@ -151,13 +153,14 @@ INLINE int asks_version(XLA_FFI_CallFrame *frame) {
     return 1;
 }
 
-#define NO_MEMORY "fedmime: no memory for a kernel's scratch space"
-
-INLINE XLA_FFI_Error *failure(XLA_FFI_CallFrame *frame, const char *message) {
+INLINE XLA_FFI_Error *failure(XLA_FFI_CallFrame *frame, const char *message, XLA_FFI_Error_Code code) {
     XLA_FFI_Error_Create_Args why = {
         .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
         .message = message,
-        .errc = XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
+        .errc = code,
     };
     return frame->api->XLA_FFI_Error_Create(&why);
+}
+INLINE XLA_FFI_Error *no_memory(XLA_FFI_CallFrame *frame) {
+    return failure(frame, "fedmime: no memory for a kernel's scratch space", XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
 }
