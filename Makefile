@@ -31,7 +31,7 @@ browser:
 
 test: install lint browser
 	$(BIN)/python -m pytest --numprocesses 2 --quiet
-	XLA_FLAGS= FEDMIME_NATIVE=0 $(BIN)/python -m pytest --numprocesses 2 --quiet tests/engine/test_exactness.py -k "plain_loop and not factors and (mlp or cnn-fedavg)"
+	XLA_FLAGS= FEDMIME_NATIVE=0 $(BIN)/python -m pytest --numprocesses 2 --quiet tests/engine/test_exactness.py -k "plain_loop and not factors and (mlp-fedavg or mlp-mime_mvr or cnn-fedavg)"
 
 lint: install
 	$(BIN)/ruff check .
