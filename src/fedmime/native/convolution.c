@@ -22,6 +22,16 @@ typedef struct {
         }                                                                \
     }
 
+/* Whether all output channels are one stretch. */
+INLINE int one_stretch(int64_t out) { return out == LANES || out == 2 * LANES || (WIDEST >= 4 && out == 4 * LANES); }
+
+/* Some channels of `rows` rows one behind another: rows as far apart as all channels are wide would push each other out
+   of the first cache. */
+INLINE void pack_block(int width, const float *from, int64_t rows, int64_t out, float *to) {
+    for (int64_t r = 0; r < rows; r++)
+        UNROLL for (int v = 0; v < width; v++) store(to + (r * width + v) * LANES, load(from + r * out + v * LANES));
+}
+
 /* An image with `left` columns of zeros on either side. Rows of zeros are not stored: nobody multiplies with them. */
 static void pad(const float *image, Shape s, int64_t left, float *padded) {
     int64_t edge = left * s.channels, inner = s.width * s.channels;
@@ -40,7 +50,8 @@ INLINE void pixels(int rows, int width, const float *image, int64_t image_row, i
                    int64_t kernel_height, int64_t depth, int64_t out, float *to) {
     vec sums[SUMS] = {};
     for (int64_t ky = 0; ky < kernel_height; ky++)
-        product(rows, width, depth, image + ky * image_row, channels, 1, kernel + ky * depth * out, out, sums);
+        product(rows, width, depth, image + ky * image_row, channels, 1, kernel + ky * depth * width * LANES,
+                width * LANES, sums);
     store_tile(rows, width, sums, to, out);
 }
 
@@ -49,7 +60,7 @@ INLINE void convolve_block(int width, const float *image, Shape in, int64_t top,
     int64_t depth = kernel_width * in.channels, row = in.width * in.channels;
     for (int64_t y = 0; y < z.height; y++) {
         int64_t first = larger(0, top - y), count = smaller(kernel_height, in.height + top - y) - first;
-        const float *line = image + (y - top + first) * row, *part = kernel + first * depth * z.channels;
+        const float *line = image + (y - top + first) * row, *part = kernel + first * depth * width * LANES;
         for (int64_t x = 0; x < z.width;) {
             int rows = next_rows(z.width - x, width);
             const float *from = line + x * in.channels;
@@ -68,13 +79,17 @@ XLA_FFI_Error *fedmime_convolve(XLA_FFI_CallFrame *frame) {
     float *z = result(frame, 0)->data;
     int64_t top = (zs[1] + ws[0] - 1 - xs[1]) / 2, left = (zs[2] + ws[1] - 1 - xs[2]) / 2, out = zs[3];
     Shape image = {xs[1], xs[2], xs[3]}, padded = {xs[1], xs[2] + 2 * left, xs[3]}, to = {zs[1], zs[2], out};
-    float *room = NULL;
-    if (left && !(room = malloc(4 * padded.height * padded.width * padded.channels))) return no_memory(frame);
+    int64_t rows = ws[0] * ws[1] * ws[2];
+    float *room = malloc(4 * (rows * out + (left ? padded.height * padded.width * padded.channels : 0)));
+    if (!room) return no_memory(frame);
+    const float *kernel = one_stretch(out) ? w : room;
+    float *wider = room + rows * out;
+    if (kernel == room) CHANNELS(pack_block, out, w + o, rows, out, room + o * rows)
     for (int64_t n = 0; n < xs[0]; n++) {
         const float *from = x + n * image.height * image.width * image.channels;
         float *into = z + n * to.height * to.width * out;
-        if (room) pad(from, image, left, room), from = room;
-        CHANNELS(convolve_block, out, from, padded, top, w + o, ws[0], ws[1], to, into + o)
+        if (left) pad(from, image, left, wider), from = wider;
+        CHANNELS(convolve_block, out, from, padded, top, kernel + o * rows, ws[0], ws[1], to, into + o)
     }
     free(room);
     return NULL;
@@ -87,7 +102,8 @@ INLINE void taps(int rows, int width, const float *image, int64_t image_row, int
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int v = 0; v < width; v++) sums[r * width + v] = load(to + r * out + v * LANES);
     for (int64_t y = 0; y < pixel_rows; y++)
-        product(rows, width, pixel_columns, image + y * image_row, 1, channels, d + y * pixel_columns * out, out, sums);
+        product(rows, width, pixel_columns, image + y * image_row, 1, channels, d + y * pixel_columns * width * LANES,
+                width * LANES, sums);
     store_tile(rows, width, sums, to, out);
 }
 
@@ -100,7 +116,7 @@ INLINE void gradient_block(int width, const float *image, Shape in, int64_t top,
             int64_t y = larger(block, top - ky), end = smaller(smaller(block + at_once, z.height), in.height + top - ky);
             for (int64_t k = 0; k < depth;) {
                 int rows = next_rows(depth - k, width);
-                const float *from = image + (y - top + ky) * row + k, *cotangent = d + y * z.width * z.channels;
+                const float *from = image + (y - top + ky) * row + k, *cotangent = d + y * z.width * width * LANES;
                 float *tap = to + (ky * depth + k) * z.channels;
                 ROWS(taps, rows, width, from, row, in.channels, cotangent, end - y, z.width, z.channels, tap)
                 k += rows;
@@ -119,14 +135,20 @@ XLA_FFI_Error *fedmime_kernel_gradient(XLA_FFI_CallFrame *frame) {
     int64_t size = gs[0] * gs[1] * gs[2] * gs[3], out = ds[3];
     int64_t top = (ds[1] + gs[0] - 1 - xs[1]) / 2, left = (ds[2] + gs[1] - 1 - xs[2]) / 2;
     Shape image = {xs[1], xs[2], xs[3]}, padded = {xs[1], xs[2] + 2 * left, xs[3]}, z = {ds[1], ds[2], out};
-    float *room = NULL;
-    if (left && !(room = malloc(4 * padded.height * padded.width * padded.channels))) return no_memory(frame);
+    int64_t pixels = z.height * z.width;
+    float *room = malloc(4 * (pixels * out + (left ? padded.height * padded.width * padded.channels : 0)));
+    if (!room) return no_memory(frame);
+    float *wider = room + pixels * out;
     memset(g, 0, 4 * size * (each ? xs[0] : 1));
     for (int64_t n = 0; n < xs[0]; n++, g += each ? size : 0) {
         const float *from = x + n * image.height * image.width * image.channels;
         const float *cotangent = d + n * z.height * z.width * out;
-        if (room) pad(from, image, left, room), from = room;
-        CHANNELS(gradient_block, out, from, padded, top, cotangent + o, z, gs[0], gs[1], g + o)
+        if (left) pad(from, image, left, wider), from = wider;
+        if (!one_stretch(out)) {
+            CHANNELS(pack_block, out, cotangent + o, pixels, out, room + o * pixels)
+            cotangent = room;
+        }
+        CHANNELS(gradient_block, out, from, padded, top, cotangent + o * pixels, z, gs[0], gs[1], g + o)
     }
     free(room);
     return NULL;
