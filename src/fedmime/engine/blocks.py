@@ -20,9 +20,12 @@ _spare: dict[int, np.ndarray] = {}  # by identity, the latest last: a block may 
 
 def unfilled(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """An aligned array in such memory."""
-    size = math.prod(shape) * dtype.itemsize
-    raw = lent(size + ALIGNMENT)
-    start = -raw.ctypes.data % ALIGNMENT
+    return aligned(lent(math.prod(shape) * dtype.itemsize + ALIGNMENT), shape, dtype)
+
+
+def aligned(raw: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An aligned array in some bytes, of which there are `ALIGNMENT` more than it needs."""
+    size, start = raw.nbytes - ALIGNMENT, -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
