@@ -132,13 +132,31 @@ def _form(scales: Sequence[Scalar], leaves: Sequence[Any]) -> jax.Array:
     return last.formed(scale, arrays) if isinstance(last, Unformed) else weighted_sum([(scale, last), *arrays])
 
 
+def put(tables: Tree, row: jax.Array, vector: Vector) -> Tree:
+    """Tables [rows, ...] of a vector's leaves with it in one row; where they have no such row, as they are."""
+    parts = vector._parts or [(1.0, vector._tree)]
+    scales, trees = zip(*parts, strict=True)
+
+    def leaf(table: jax.Array, *leaves: Any) -> jax.Array:
+        arrays = [leaf.formed(1.0, ()) if isinstance(leaf, Unformed) else leaf for leaf in leaves]
+        if native.sums(*arrays) and native.usable(table):
+            return native.put(table, row, _stacked(scales), *arrays)
+        return table.at[row].set(weighted_sum(list(zip(scales, arrays, strict=True))), mode="drop")
+
+    return jax.tree.map(leaf, tables, *trees)
+
+
 def weighted_sum(terms: Sequence[tuple[Scalar, jax.Array]]) -> jax.Array:
     """Arrays times scalars, added up. An array whose scalar is zero does not count, be it NaN."""
     scales, arrays = zip(*terms, strict=True)
     if len(arrays) > 1 and native.sums(*arrays):
-        return native.weighted_sum(jnp.stack([jnp.asarray(s, jnp.float32) for s in scales]), *arrays)
+        return native.weighted_sum(_stacked(scales), *arrays)
     first, *others = (a if _one(s) else _product(s, a) for s, a in terms)
     return sum(others, start=first)
+
+
+def _stacked(scales: Sequence[Scalar]) -> jax.Array:
+    return jnp.stack([jnp.asarray(s, jnp.float32) for s in scales])
 
 
 def _product(scale: Scalar, array: jax.Array) -> jax.Array:

@@ -14,11 +14,12 @@ from fedmime.engine.cohort import Cohort
 from fedmime.engine.devices import mesh, spread
 from fedmime.engine.gradients import LossProblem
 from fedmime.engine.intake import Check, Intake
-from fedmime.engine.plan import Layout, Packed, Plan, make_plan, waves_of
+from fedmime.engine.plan import MOST_COMMON, Layout, Packed, Plan, make_plan, waves_of
 from fedmime.errors import DataError
 from fedmime.vector import nbytes
 
 LARGEST = 128 << 20  # bytes of tables that a cohort keeps
+COMMON_BYTES = 64 << 20  # what the replies of clients that any device may train may take on each
 
 
 class Data(LossProblem, Protocol):
@@ -47,7 +48,9 @@ def lay_out(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort, lay
         raise DataError("the pooled examples hold NaN or infinite numbers; `fedmime data verify` names their client")
     random = bool(cohort.members) and traced.uses_key(problem, model, cohort.members[0].data)
     waves = waves_of(cohort)
-    plans = [make_plan(cohort, members, layout, split=algorithm.split, by_client=random) for members in waves]
+    common = _common(algorithm, model, layout) if len(waves) == 1 else 0
+    kind = {"split": algorithm.split, "by_client": random, "common": common}
+    plans = [make_plan(cohort, members, layout, **kind) for members in waves]
     place = spread(mesh(layout.devices))
     native.give_way()
     sent = [plan.tables.with_own(lambda own: jax.device_put(own, place), lambda there: there) for plan in plans]
@@ -57,7 +60,7 @@ def lay_out(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort, lay
 def laid_before(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort, layout: Layout) -> Laid:
     """The same for a cohort with a layout of its own; the last one made is kept as long as the cohort is."""
     kind = (layout.devices, layout.lanes, layout.chunk, algorithm.split, algorithm.pooled)
-    kind = (*kind, problem.loss, problem.check, jnp.result_type(float))
+    kind = (*kind, _common(algorithm, model, layout), problem.loss, problem.check, jnp.result_type(float))
     laid = cohort.laid_out.get(kind)
     if laid is None:
         with jax.ensure_compile_time_eval():  # also if somebody traces a round: the arrays stay
@@ -66,3 +69,18 @@ def laid_before(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort,
         if nbytes(laid.tables) <= LARGEST:  # without itself: nothing would free a cohort that refers to itself
             cohort.laid_out[kind] = laid._replace(cohort=None) if laid.cohort is cohort else laid
     return laid._replace(cohort=cohort) if laid.cohort is None else laid
+
+
+def leaves_some(algorithm: Algorithm, layout: Layout) -> bool:
+    """Whether clients may be left to whichever device is done first: none may be tied to what a device has of it."""
+    plain = type(algorithm).points is Algorithm.points and type(algorithm).remember is Algorithm.remember
+    several = layout.devices > 1 and layout.lanes == 1 and not layout.masked
+    return plain and several and not algorithm.gradient_rounds and native.totals()
+
+
+def _common(algorithm: Algorithm, model: Any, layout: Layout) -> int:
+    """How many such clients there may be. What each of them replies is kept by itself."""
+    leaves = jax.tree.leaves(model)
+    if not leaves_some(algorithm, layout) or not native.totals(*leaves):
+        return 0
+    return min(MOST_COMMON, COMMON_BYTES // nbytes(leaves))

@@ -1,7 +1,8 @@
 """The index plan: which device works through which clients, step by step, as tables that always have the same shapes.
 
 All examples a device needs lie in one pool, its own or that of all devices; a step is a row of their numbers. Clients
-go longest first to the least loaded device. Tables are padded to powers of two, but the compiled round runs only the
+go longest first to the least loaded device; the shortest can be left to whichever device is done first, for cores are
+not equally fast at all times. Tables are padded to powers of two, but the compiled round runs only the
 real entries, so padding costs no work and clients of other sizes cost no compilation.
 """
 
@@ -22,6 +23,8 @@ from fedmime.engine.cohort import Cohort, Member, pad_rows
 from fedmime.engine.devices import own_cores
 from fedmime.engine.pool import Pool
 
+COMMON_SHARE, MOST_COMMON = 0.2, 8  # of the steps, and of clients, that any device may take
+
 
 class Tables(NamedTuple):
     """One round's work. Arrays have a leading axis, the lanes of all devices, but in the program of a lane."""
@@ -33,7 +36,8 @@ class Tables(NamedTuple):
     rows: np.ndarray  # [devices, steps, batch] which of the device's examples
     counts: np.ndarray  # [devices, steps] real rows of each step
     clients: Clients
-    client_count: np.ndarray  # [devices]
+    client_count: np.ndarray  # [devices] clients of its own
+    common_count: np.ndarray  # [devices] clients that any device may train; the same for all
     chunk_count: np.ndarray  # [devices]
     core: np.ndarray  # [devices] the place, among those there are, of the core that its thread should be on
 
@@ -53,7 +57,7 @@ class Chunks(NamedTuple):
 
 
 class Clients(NamedTuple):
-    """The clients a device trains, in order."""
+    """The clients a device trains, in order; before its own, room for those that any device may train."""
 
     first: np.ndarray  # [devices, clients] row of the client's first step
     steps: np.ndarray  # [devices, clients] K_i
@@ -70,6 +74,7 @@ class Sizes(NamedTuple):
     batch: int
     clients: int
     chunks: int
+    common: int = 0  # clients that any device may train, at most
 
 
 @functools.partial(
@@ -88,7 +93,7 @@ class Packed:
     @classmethod
     def blank(cls, pool: Mapping[str, Any], devices: int, sizes: Sizes, shared: bool) -> Self:
         """Tables of zeros; what `opened` gives are views of them."""
-        whole = 4 * sizes.chunks + sizes.steps * (sizes.batch + 1) + 4 * sizes.clients + 3 + shared * sizes.examples
+        whole = 4 * sizes.chunks + sizes.steps * (sizes.batch + 1) + 4 * sizes.clients + 4 + shared * sizes.examples
         real = sizes.examples + sizes.clients
         return cls(dict(pool), np.zeros((devices, whole), np.int32), np.zeros((devices, real)), sizes, shared)
 
@@ -99,7 +104,7 @@ class Packed:
 
     def opened(self) -> Tables:
         """The tables one by one."""
-        _, steps, batch, clients, chunks = self.sizes
+        _, steps, batch, clients, chunks, _ = self.sizes
         whole, real = _cuts(self.whole), _cuts(self.real)
         return Tables(
             pool=self.pool,
@@ -110,6 +115,7 @@ class Packed:
             counts=whole(steps),
             clients=Clients(whole(clients), whole(clients), real(clients), whole(clients), whole(clients)),
             client_count=whole(),
+            common_count=whole(),
             chunk_count=whole(),
             core=whole(),
         )
@@ -140,17 +146,17 @@ class Layout:
         """Lanes of all devices together."""
         return self.devices * self.lanes
 
-    def reserve(self, examples: np.ndarray, steps: np.ndarray, cohort_size: int) -> None:
+    def reserve(self, examples: np.ndarray, steps: np.ndarray, cohort_size: int, *, common: bool = False) -> None:
         """Make room for nearly all cohorts of clients with so many examples and steps, so that no later one compiles.
 
         A cohort's total is taken three standard deviations above its mean, and a lane's share of it a little larger
-        than an even one.
+        than an even one. `common`: whether some clients will be left to whichever device is done first.
         """
-        share = 1.1 / self.tracks
+        share = 1.1 * ((1 - COMMON_SHARE) / self.tracks + COMMON_SHARE if common else 1 / self.tracks)
         for name, each in (("examples", examples), ("steps", steps)):
             total = cohort_size * float(each.mean()) + 3 * math.sqrt(cohort_size) * float(each.std())
             self.size(name, math.ceil(share * total))
-        self.size("clients", math.ceil(1.25 * share * cohort_size))
+        self.size("clients", math.ceil(1.25 * share * cohort_size) + common * MOST_COMMON)
         self.size("chunks", math.ceil(self._sizes["examples"] / self.chunk) + self._sizes["clients"])
         if self.masked:
             self.size("longest", int(steps.max(initial=1)))
@@ -166,7 +172,7 @@ class Plan(NamedTuple):
     """The tables and, for each client that trains, the device and slot that has it."""
 
     tables: Packed
-    slots: dict[int, tuple[int, int]]
+    slots: dict[int, tuple[Any, int]]  # a slice of all devices for a client that any of them may train
     longest: int  # steps of the client with most, padded
 
 
@@ -187,26 +193,32 @@ def waves_of(cohort: Cohort) -> list[tuple[Member, ...]]:
     return [tuple(wave) for wave in waves]
 
 
-def make_plan(cohort: Cohort, members: Sequence[Member], layout: Layout, *, split: bool, by_client: bool) -> Plan:
+def make_plan(
+    cohort: Cohort, members: Sequence[Member], layout: Layout, *, split: bool, by_client: bool, common: int = 0
+) -> Plan:
     """Lay out the members of a cohort that are on the devices together.
 
     With `by_client` no chunk of the full gradient spans two clients, so that a loss with random numbers draws the same
-    ones on any layout.
+    ones on any layout. `common`: how many clients may be left to whichever device is done first; no full gradient is
+    asked of any client then.
     """
     updates, gradients = cohort.shares(split)
     update = dict(zip((id(m) for m in cohort.training), updates, strict=True))
     gradient = dict(zip((id(m) for m in cohort.probing), gradients, strict=True))
     before = dict(zip((id(m) for m in cohort.training), _before(cohort), strict=True))
-    lanes = _deal(members, layout.tracks, cohort.batch_size)
+    anyones = _shortest(members, common)
+    owned = [m for m in members if all(m is not other for other in anyones)] if anyones else members
+    lanes = _deal(owned, layout.tracks, cohort.batch_size)
     chunks = [_chunks(lane, layout.chunk, by_client) for lane in lanes]
 
     devices, width = layout.tracks, cohort.batch_size
     sizes = Sizes(
-        examples=layout.size("examples", max(sum(_length(m) for m in lane) for lane in lanes)),
-        steps=layout.size("steps", max(sum(m.steps for m in lane) for lane in lanes)),
+        examples=layout.size("examples", max(sum(_length(m) for m in [*anyones, *lane]) for lane in lanes)),
+        steps=layout.size("steps", max(sum(m.steps for m in [*anyones, *lane]) for lane in lanes)),
         batch=width,
-        clients=layout.size("clients", max(sum(m.steps > 0 for m in lane) for lane in lanes)),
+        clients=layout.size("clients", common + max(sum(m.steps > 0 for m in lane) for lane in lanes)),
         chunks=layout.size("chunks", max(len(c) for c in chunks)),
+        common=common,
     )
     found = None if layout.pool is None else layout.pool.starts([m.data for m in members])
     starts = None if found is None else dict(zip((id(m) for m in members), found, strict=True))
@@ -218,12 +230,13 @@ def make_plan(cohort: Cohort, members: Sequence[Member], layout: Layout, *, spli
         packed = Packed.blank(pool, devices, sizes, shared=False)
     tables = packed.opened()
     tables.core[:] = own_cores(layout.devices).repeat(layout.lanes)
-    slots: dict[int, tuple[int, int]] = {}
+    slots: dict[int, tuple[Any, int]] = {}
 
-    for d, lane in enumerate(lanes):
-        example = step = slot = 0
-        for member in lane:
+    for d, own in enumerate(lanes):
+        lane, example, step, slot = [*anyones, *own], 0, 0, 0
+        for place, member in enumerate(lane):
             native.give_way()
+            slot = common if place == len(anyones) else slot
             n = _length(member)
             if member.probes:
                 tables.probe_weights[d, example : example + n] = gradient[id(member)] / n
@@ -233,17 +246,18 @@ def make_plan(cohort: Cohort, members: Sequence[Member], layout: Layout, *, spli
                 entry = (step, member.steps, update[id(member)], member.index, before[id(member)])
                 for column, value in zip(tables.clients, entry, strict=True):
                     column[d, slot] = value
-                slots[member.index] = (d, slot)
+                slots[member.index] = (slice(None) if place < len(anyones) else d, slot)
                 step, slot = step + member.steps, slot + 1
             example += n
         if starts is None:
             _copy(lane, {name: column[d, :example] for name, column in tables.pool.items()})
         else:
-            own = [starts[id(m)] + np.arange(_length(m)) for m in lane]
-            tables.places[d, :example] = np.concatenate(own) if own else 0
+            each = [starts[id(m)] + np.arange(_length(m)) for m in lane]
+            tables.places[d, :example] = np.concatenate(each) if each else 0
         for column, entries in zip(tables.chunks, zip(*chunks[d], strict=True), strict=False):
             column[d, : len(chunks[d])] = entries
-        tables.client_count[d], tables.chunk_count[d] = slot, len(chunks[d])
+        tables.client_count[d], tables.common_count[d] = sum(m.steps > 0 for m in own), len(anyones)
+        tables.chunk_count[d] = len(chunks[d])
 
     longest = layout.size("longest", max(m.steps for m in members))
     return Plan(packed, {m.index: slots[m.index] for m in members if m.steps}, longest)
@@ -277,6 +291,14 @@ def _deal(members: Sequence[Member], devices: int, batch: int) -> list[list[Memb
         lanes[lane].append(members[i])
         loads[lane] += cost[i]
     return [sorted(lane, key=lambda m: not m.probes) for lane in lanes]
+
+
+def _shortest(members: Sequence[Member], most: int) -> list[Member]:
+    """Clients with few steps, the longest of them first: at most so many, and with them a fifth of all steps."""
+    training = sorted((m for m in members if m.steps), key=lambda m: (m.steps, -m.index))
+    steps = np.cumsum([m.steps for m in training])
+    count = min(most, int(np.searchsorted(steps, COMMON_SHARE * steps[-1], "right"))) if training else 0
+    return training[:count][::-1]
 
 
 def _chunks(lane: Sequence[Member], chunk: int, by_client: bool) -> list[tuple[int, int, int, int]]:

@@ -168,7 +168,9 @@ def assemble(
     prime = round_number < algorithm.gradient_rounds
     masked = max((plan.longest for plan in plans), default=1) if layout.masked else None
     widths = getattr(problem, "widths", 1) if masked is None and control != "step factors" else 1
-    options = local.Options(on, layout.chunk, prime, drift, laid.random, layout.lanes, masked, widths, control, donate)
+    common_clients = max((plan.tables.sizes.common for plan in plans), default=0)
+    of_round = (prime, drift, laid.random, layout.lanes, masked, widths, common_clients, control, donate)
+    options = local.Options(on, layout.chunk, *of_round)
     recipe = at_round(algorithm, round_number)
     lent = _lent(recipe, problem, server, cohort, plans, options)
     return Ready(recipe, problem, round_number, laid, common, options, lent)
@@ -269,7 +271,7 @@ def end(underway: Underway) -> tuple[State, Info]:
     refused, memory = list(ready.laid.refused), state.memory
     if _trains(ready) and (report.refused or memory is not None):
         for plan, kept, refusals in zip(ready.laid.plans, outcome.kept, jax.device_get(outcome.refused), strict=True):
-            good = {client: slot for client, slot in plan.slots.items() if not refusals[slot]}
+            good = {client: slot for client, slot in plan.slots.items() if not np.any(refusals[slot])}
             refused += [client for client in plan.slots if client not in good]
             if memory is not None and report.accepted:
                 memory = memory.write(list(good), _values(jax.device_get(kept), good))
@@ -339,7 +341,7 @@ def _kept(memory: ClientMemory, plan: Plan, blank: Any, options: local.Options) 
     return jax.device_put(table, spread(options.mesh))
 
 
-def _values(kept: Any, slots: Mapping[int, tuple[int, int]]) -> list[Any]:
+def _values(kept: Any, slots: Mapping[int, tuple[Any, int]]) -> list[Any]:
     return [jax.tree.map(lambda leaf, slot=slot: leaf[slot], kept) for slot in slots.values()]
 
 

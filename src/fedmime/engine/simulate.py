@@ -20,6 +20,7 @@ from fedmime.engine.ahead import Layouts, run_all
 from fedmime.engine.devices import mesh
 from fedmime.engine.directory import RunDirectory
 from fedmime.engine.intake import Intake
+from fedmime.engine.laid import leaves_some
 from fedmime.engine.log import Gate, Log
 from fedmime.engine.measure import Watch
 from fedmime.engine.participation import Participation
@@ -179,7 +180,8 @@ def reserve(layout: Layout, algorithm: Algorithm, population: Clients, schedule:
     first, last = (population.client_at(int(i)) for i in there[[0, -1]])
     cohort = sum(column.nbytes for column in first.values()) / sizes[0] * sizes.mean() * schedule.cohort_size
     if cohort < WAVE_BYTES / 2:
-        layout.reserve(sizes, schedule.lengths(sizes), schedule.cohort_size)
+        common = leaves_some(algorithm, layout)
+        layout.reserve(sizes, schedule.lengths(sizes), schedule.cohort_size, common=common)
     if getattr(population, "resident", False) and len(there) > 1:
         layout.pool = Pool.around([first, last], mesh(layout.devices), worth=rounds * cohort)
 

@@ -78,7 +78,7 @@ def unfilled(shape: tuple[int, ...], dtype: Any, number: int = 0) -> jax.Array:
     return _call("unfilled", [shape])(number=number)[0]
 
 
-def settled(number: jax.Array, core: jax.Array) -> jax.Array:
+def settled(number: jax.Array, core: Any) -> jax.Array:
     """A whole number as it is, once the thread that computes it is on a core: the one at a place among its cores."""
     if number.dtype != jnp.int32 or core.dtype != jnp.int32 or not ready():
         return number
@@ -90,15 +90,35 @@ def totals(*arrays: jax.Array) -> bool:
     return all(a.dtype in (jnp.float32, jnp.float64, jnp.int32, jnp.int64) for a in arrays) and ready()
 
 
-def total(place: jax.Array, devices: int, arrays: Sequence[jax.Array], after: Sequence[jax.Array]) -> list[jax.Array]:
+def total(
+    place: jax.Array,
+    devices: int,
+    arrays: Sequence[jax.Array],
+    after: Sequence[jax.Array] = (),
+    filled: jax.Array | None = None,
+    rows: Sequence[jax.Array] = (),
+) -> list[jax.Array]:
     """Arrays added up over the devices that run a program together, of which the caller is at a place.
 
-    All devices have to come to a program's totals in the same order: give arrays of the one `after` which this comes.
+    With `rows`, tables that have the same number of them for each array, all rows are added, too, in their order, each
+    from the device that `filled` it. All devices have to come to a program's totals in the same order: give arrays of
+    the one `after` which this comes.
     """
-    who = jnp.stack([place.astype(jnp.int32), jnp.asarray(devices, jnp.int32)])
+    count = 0 if filled is None else filled.size
+    who = jnp.stack([place.astype(jnp.int32), *(jnp.asarray(n, jnp.int32) for n in (devices, count))])
     kinds = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]
     aliases = {i + 1: i for i in range(len(arrays))}
-    return list(jax.ffi.ffi_call(target("total"), kinds, input_output_aliases=aliases)(who, *arrays, *after[:1]))
+    more = () if filled is None else (filled.astype(jnp.int32), *rows)
+    return list(jax.ffi.ffi_call(target("total"), kinds, input_output_aliases=aliases)(who, *arrays, *more, *after[:1]))
+
+
+def next_piece(trip: jax.Array, own: Any, first: int, common: Any, devices: int, after: jax.Array) -> jax.Array:
+    """What a device does in a trip: its own pieces of work, `first` and on; then 0 and on of what all have in common.
+
+    Of those every device gets others, whichever asks `after` having done what it had before; -1 once none is left.
+    """
+    asked = jnp.stack([jnp.asarray(n, jnp.int32) for n in (trip, own, first, common, devices)])
+    return jax.ffi.ffi_call(target("next"), jax.ShapeDtypeStruct((), jnp.int32))(asked, after)
 
 
 def takes(table: jax.Array, places: jax.Array) -> bool:
@@ -155,6 +175,11 @@ def weighted_sum(scales: jax.Array, *arrays: jax.Array) -> jax.Array:
     The first array's memory becomes that of the result, where nothing else needs it.
     """
     return _call("weighted_sum", [arrays[0].shape], {1: 0})(scales, *arrays)[0]
+
+
+def put(table: jax.Array, row: jax.Array, scales: jax.Array, *arrays: jax.Array) -> jax.Array:
+    """The same into a row of a table, in its memory; where it has no such row, the table as it is."""
+    return _call("put", [table.shape], {0: 0})(table, row, scales, *arrays)[0]
 
 
 def dot(a: jax.Array, b: jax.Array) -> jax.Array:

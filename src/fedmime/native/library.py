@@ -26,9 +26,10 @@ _SOURCES = {
     "linear.c": ("inner_products", "outer_sum", "outer_sum_of_rows"),
     "meeting.c": ("total",),
     "memory.c": ("unfilled",),
+    "queue.c": ("next",),
     "recurrence.c": ("lstm_backward", "lstm_forward"),
     "rows.c": ("take", "weighted_rows"),
-    "sums.c": ("choose", "dot", "squared_distance", "weighted_sum"),
+    "sums.c": ("choose", "dot", "put", "squared_distance", "weighted_sum"),
 }
 KERNELS = tuple(kernel for kernels in _SOURCES.values() for kernel in kernels)
 _FLAGS = ("-O3", "-march=native", "-fPIC", "-shared")

@@ -101,27 +101,39 @@ static void leave(Meeting *m) {
     pthread_mutex_unlock(&lock);
 }
 
+/* Where the terms of an array's sum begin: every device's own, then the rows of those that filled them. */
+static int64_t find_terms(const Meeting *m, int64_t array, const void **terms) {
+    XLA_FFI_CallFrame *first = m->frames[0];
+    const int32_t *who = argument(first, 0)->data;
+    int64_t arrays = first->rets.size, count = 0, row = bytes(result(first, array));
+    for (int64_t d = 0; d < m->expected; d++) terms[count++] = argument(m->frames[d], array + 1)->data;
+    for (int64_t r = 0; r < who[2]; r++)
+        for (int64_t d = 0; d < m->expected; d++)
+            if (((const int32_t *)argument(m->frames[d], arrays + 1)->data)[r])
+                terms[count++] = (const char *)argument(m->frames[d], arrays + 2 + array)->data + r * row;
+    return count;
+}
+
 /* The sums of some entries of an array into the results of all devices; an array may be its own result. */
-#define ADD_UP(number)                                                                                            \
-    for (int64_t i = start; i < end; i++) {                                                                       \
-        number sum = ((const number *)argument(m->frames[0], array + 1)->data)[i];                                \
-        for (int64_t d = 1; d < m->expected; d++) sum += ((const number *)argument(m->frames[d], array + 1)->data)[i]; \
-        for (int64_t d = 0; d < m->expected; d++) ((number *)result(m->frames[d], array)->data)[i] = sum;         \
+#define ADD_UP(number)                                                                                     \
+    for (int64_t i = start; i < end; i++) {                                                                \
+        number sum = ((const number *)terms[0])[i];                                                        \
+        for (int64_t t = 1; t < count; t++) sum += ((const number *)terms[t])[i];                          \
+        for (int64_t d = 0; d < m->expected; d++) ((number *)result(m->frames[d], array)->data)[i] = sum;  \
     }
 
-static void add_up_floats(Meeting *m, int64_t array, int64_t start, int64_t end) {
+static void add_up_floats(Meeting *m, int64_t array, const void **terms, int64_t count, int64_t start, int64_t end) {
     for (int64_t i = start; i < end; i += LANES) {
-        vec sum = load_some((const float *)argument(m->frames[0], array + 1)->data + i, end - i);
-        for (int64_t d = 1; d < m->expected; d++)
-            sum += load_some((const float *)argument(m->frames[d], array + 1)->data + i, end - i);
+        vec sum = load_some((const float *)terms[0] + i, end - i);
+        for (int64_t t = 1; t < count; t++) sum += load_some((const float *)terms[t] + i, end - i);
         for (int64_t d = 0; d < m->expected; d++)
             store_some((float *)result(m->frames[d], array)->data + i, sum, end - i);
     }
 }
 
-static void add_up(Meeting *m, int64_t array, int64_t start, int64_t end) {
+static void add_up(Meeting *m, int64_t array, const void **terms, int64_t count, int64_t start, int64_t end) {
     switch (result(m->frames[0], array)->dtype) {
-        case XLA_FFI_DataType_F32: add_up_floats(m, array, start, end); break;
+        case XLA_FFI_DataType_F32: add_up_floats(m, array, terms, count, start, end); break;
         case XLA_FFI_DataType_F64: ADD_UP(double) break;
         case XLA_FFI_DataType_S64: ADD_UP(int64_t) break;
         default: ADD_UP(int32_t) break;
@@ -132,14 +144,17 @@ static int64_t pieces(int64_t size) { return (size + PIECE - 1) / PIECE; }
 
 /* Every piece is added up by whoever comes to it first: a device that was put to sleep holds nobody up. */
 static void share(Meeting *m, XLA_FFI_CallFrame *frame) {
+    const int32_t *who = argument(frame, 0)->data;
+    const void *terms[m->expected + who[2]];
     int64_t all_pieces = 0, before = 0;
     for (int64_t a = 0; a < frame->rets.size; a++) all_pieces += pieces(elements(result(frame, a)));
     int64_t piece = __atomic_fetch_add(&m->given_out, 1, __ATOMIC_RELAXED);
     for (int64_t a = 0; a < frame->rets.size; a++) {
         int64_t size = elements(result(frame, a)), own = pieces(size);
+        int64_t count = piece < before + own ? find_terms(m, a, terms) : 0; /* nobody leaves before a piece is done */
         for (; piece < before + own; piece = __atomic_fetch_add(&m->given_out, 1, __ATOMIC_RELAXED)) {
             int64_t start = (piece - before) * PIECE;
-            add_up(m, a, start, start + PIECE < size ? start + PIECE : size);
+            add_up(m, a, terms, count, start, start + PIECE < size ? start + PIECE : size);
             raise_to(&m->done, all_pieces);
         }
         before += own;
@@ -147,8 +162,10 @@ static void share(Meeting *m, XLA_FFI_CallFrame *frame) {
     wait_for(m, &m->done, all_pieces);
 }
 
-/* args: [2] the device's place and how many there are, then arrays of float32, float64, int32 or int64, each of which may
-   be its result, and anything after which this comes; rets: the arrays added up over the devices, in their order. */
+/* args: [3] the device's place, how many there are, and how many rows of further terms; arrays of float32, float64, int32
+   or int64, each of which may be its result; if there are rows, [rows] which of them this device filled, at most one
+   device each, and for each array those rows; anything after which this comes. rets: the arrays added up over the
+   devices, in their order, and then the rows, in theirs. */
 XLA_FFI_Error *fedmime_total(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
     const int32_t *who = argument(frame, 0)->data;

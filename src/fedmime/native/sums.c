@@ -12,18 +12,18 @@ INLINE void add_up(int width, int64_t count, const float *scales, const float *c
     UNROLL for (int v = 0; v < width; v++) store(to + i + v * LANES, sums[v]);
 }
 
-/* args: scales [count], then arrays of one size, of which the first may be the result; rets: the arrays times their
-   scales, added up. What a scale of zero belongs to is not even read, so it may be NaN. */
-XLA_FFI_Error *fedmime_weighted_sum(XLA_FFI_CallFrame *frame) {
-    if (asks_version(frame)) return NULL;
-    const float *given = argument(frame, 0)->data, *arrays[MOST];
-    float *to = result(frame, 0)->data, scales[MOST];
-    int64_t size = elements(result(frame, 0)), count = 0, i = 0;
-    for (int64_t t = 0; t + 1 < frame->args.size; t++) {
+/* Arrays of one size into one of them or another: the arguments from the first on, of which the first is scales [count].
+   What a scale of zero belongs to is not even read, so it may be NaN. */
+static void weighted_sum(XLA_FFI_CallFrame *frame, int first, int64_t size, float *to) {
+    const float *given = argument(frame, first)->data, *arrays[MOST];
+    float scales[MOST];
+    int64_t count = 0, i = 0;
+    for (int64_t t = 0; first + t + 1 < frame->args.size; t++) {
         if (given[t] == 0) continue;
         scales[count] = given[t];
-        arrays[count++] = argument(frame, t + 1)->data;
+        arrays[count++] = argument(frame, first + t + 1)->data;
     }
+    if (count == 1 && scales[0] == 1 && arrays[0] == to) return;
     for (; i + SPAN <= size; i += SPAN) add_up(4, count, scales, arrays, i, to);
     for (; i + LANES <= size; i += LANES) add_up(1, count, scales, arrays, i, to);
     for (; i < size; i++) {
@@ -31,6 +31,23 @@ XLA_FFI_Error *fedmime_weighted_sum(XLA_FFI_CallFrame *frame) {
         for (int64_t t = count; t--;) sum += scales[t] * arrays[t][i];
         to[i] = sum;
     }
+}
+
+/* args: scales [count], then arrays of one size, of which the first may be the result; rets: the arrays times their
+   scales, added up. */
+XLA_FFI_Error *fedmime_weighted_sum(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    weighted_sum(frame, 0, elements(result(frame, 0)), result(frame, 0)->data);
+    return NULL;
+}
+
+/* args: a table [rows, ...], the number of a row, scales [count], then arrays of a row's size; rets: the table, in its
+   own memory, that row now the arrays times their scales, added up. Without such a row nothing is done. */
+XLA_FFI_Error *fedmime_put(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    int32_t row = *(const int32_t *)argument(frame, 1)->data;
+    int64_t rows = result(frame, 0)->dims[0], size = elements(result(frame, 0)) / rows;
+    if (row >= 0 && row < rows) weighted_sum(frame, 2, size, (float *)result(frame, 0)->data + row * size);
     return NULL;
 }
 

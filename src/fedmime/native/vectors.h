@@ -142,6 +142,11 @@ INLINE int64_t elements(const XLA_FFI_Buffer *buffer) {
     return n;
 }
 
+INLINE int64_t bytes(const XLA_FFI_Buffer *buffer) {
+    int wide = buffer->dtype == XLA_FFI_DataType_F64 || buffer->dtype == XLA_FFI_DataType_S64;
+    return elements(buffer) * (wide ? 8 : 4);
+}
+
 /* Before the first call XLA asks which version of its interface a function was built for. */
 INLINE int asks_version(XLA_FFI_CallFrame *frame) {
     XLA_FFI_Extension_Base *more = frame->extension_start;

@@ -36,7 +36,7 @@ from fedmime.engine.gradients import (
     unfilled,
 )
 from fedmime.engine.plan import Packed, Tables
-from fedmime.vector import Vector, distance, finite, norm, where
+from fedmime.vector import Vector, distance, finite, norm, put, where
 
 Gradients = tuple[Vector, ...]
 
@@ -87,20 +87,21 @@ class Options(NamedTuple):
     lanes: int  # clients side by side on each device
     masked: int | None  # None: loops take as many trips as there are; else the longest client's, the rest masked
     widths: int  # in how many widths there is a step's program
+    common: int  # clients that any device may train, at most
     control: str  # how a local step finds its gradient at the anchor: "twice", "factors", "step factors" or "cache"
     donate: bool = False  # whether the new server state may take the memory of the old one, which is then gone
 
 
 class Totals(NamedTuple):
-    """Sums over clients."""
+    """Sums over clients; or, as vectors, what one of them adds."""
 
     send: Any
     add: Any
-    weight: jax.Array
-    watch: Watch
-    steps: jax.Array
-    weighted_steps: jax.Array
-    refused: jax.Array  # how many
+    weight: Any
+    watch: Any
+    steps: Any
+    weighted_steps: Any
+    refused: Any  # how many
 
 
 class Report(NamedTuple):
@@ -217,15 +218,18 @@ def _on_devices(
     return jax.shard_map(on_device, **specs)(replicated, (wave, *scratch))
 
 
-def _sum(tree: Any, options: Options, after: Any = ()) -> Any:
-    """Over all lanes of all devices; where the program has another sum, `after` it."""
+def _sum(tree: Any, options: Options, after: Any = (), filled: Any = None, rows: Any = None) -> Any:
+    """Over all lanes of all devices, and then over rows that they filled; where there is another sum, `after` it."""
     if options.lanes > 1:
         return lax.psum(tree, (AXIS, LANE))
     leaves, structure = jax.tree.flatten(tree)
-    if options.mesh.size == 1 or not leaves or not native.totals(*leaves):
+    if options.mesh.size > 1 and leaves and native.totals(*leaves):
+        given = (lax.axis_index(AXIS), options.mesh.size, leaves, jax.tree.leaves(after))
+        return jax.tree.unflatten(structure, native.total(*given, filled, jax.tree.leaves(rows)))
+    if rows is None:
         return lax.psum(tree, AXIS)
-    place = lax.axis_index(AXIS)
-    return jax.tree.unflatten(structure, native.total(place, options.mesh.size, leaves, jax.tree.leaves(after)))
+    rows = jax.tree.map(lambda leaf: jnp.where(filled.reshape(-1, *(leaf.ndim - 1) * [1]), leaf, 0), rows)
+    return jax.tree.map(lambda total, all_: total + all_.sum(0), *lax.psum((tree, rows), AXIS))
 
 
 def _first(tree: Any) -> Any:
@@ -368,32 +372,76 @@ def _train(
         reply = algorithm.local(message, client)
         return jax.tree.map(jnp.asarray, reply), client.watch or Watch.zero(dtype)
 
-    def fold(i: jax.Array, carry: tuple[Totals, Any, jax.Array]) -> tuple[Totals, Any, jax.Array]:
-        totals, new, refused = carry
+    def answer(i: jax.Array) -> tuple[Totals, Any, jax.Array]:
+        """What a client adds to the sums, as vectors, what it keeps, and whether that is good."""
         reply, watch = local(i)
         length = norm(Vector(reply.send))
         good = jnp.isfinite(length) & (length <= bound) & finite((reply.add, reply.keep))
         w, counts = jnp.where(good, tables.clients.weight[i].astype(dtype), 0), good.astype(dtype)
-        totals = Totals(
-            send=_plus(totals.send, w, reply.send),
-            add=_plus(totals.add, counts, reply.add),
-            weight=totals.weight + w,
-            watch=_plus(totals.watch, counts, watch),
-            steps=totals.steps + jnp.where(good, tables.clients.steps[i], 0).astype(exact),
-            weighted_steps=totals.weighted_steps + w * tables.clients.steps[i],
-            refused=totals.refused + (1 - counts),
+        steps = tables.clients.steps[i]
+        each = Totals(
+            send=w * Vector.pending(reply.send),
+            add=counts * Vector.pending(reply.add),
+            weight=Vector(w),
+            watch=counts * Vector.pending(watch),
+            steps=Vector(jnp.where(good, steps, 0).astype(exact)),
+            weighted_steps=Vector(w * steps),
+            refused=Vector(1 - counts),
         )
-        new = jax.tree.map(lambda all_, leaf: all_.at[i].set(jnp.where(good, leaf, all_[i])), new, reply.keep)
-        return totals, new, refused.at[i].set(~good)
+        return each, reply.keep, good
+
+    def fold(i: jax.Array, carry: tuple[Totals, Any, jax.Array]) -> tuple[Totals, Any, jax.Array]:
+        totals, new, refused = carry
+        each, keep, good = answer(i)
+        new = jax.tree.map(lambda all_, leaf: all_.at[i].set(jnp.where(good, leaf, all_[i])), new, keep)
+        return _plus(totals, each), new, refused.at[i].set(~good)
 
     shapes = jax.eval_shape(local, jnp.zeros((), jnp.int32))[0]
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     zero = jnp.zeros((), dtype)
     totals = Totals(blank.send, blank.add, zero, Watch.zero(dtype), zero.astype(exact), zero, zero)
     refused = jnp.zeros(tables.clients.steps.shape, bool)
+    if options.common:
+        totals, refused = _train_in_common(answer, totals, refused, tables, h, options)
+        return totals, kept, refused
     limit = options.masked and tables.clients.steps.shape[0]
     totals, new, refused = loop(tables.client_count, limit, fold, (totals, kept, refused), tables.core)
     return _sum(totals, options, after=h), new, refused
+
+
+def _train_in_common(
+    answer: Callable[[jax.Array], tuple[Totals, Any, jax.Array]],
+    totals: Totals,
+    refused: jax.Array,
+    tables: Tables,
+    h: Gradients,
+    options: Options,
+) -> tuple[Totals, jax.Array]:
+    """A device's own clients, then those that any device may train, as long as there are any.
+
+    What each of these replies gets a row for itself, and rows are added up in their order: who trained them does not
+    change a bit.
+    """
+    most = options.common
+
+    def asked(trip: jax.Array, after: jax.Array) -> jax.Array:
+        trip = native.settled(trip, tables.core)
+        return native.next_piece(trip, tables.client_count, most, tables.common_count, options.mesh.size, after)
+
+    def train(carry: Any) -> Any:
+        trip, i, totals, refused, filled, rows = carry
+        each, _, good = answer(i)
+        own = i >= most
+        totals = _plus(totals, each, own.astype(totals.weight.dtype))
+        rows = Totals(*(put(table, jnp.where(own, most, i), part) for table, part in zip(rows, each, strict=True)))
+        filled = filled.at[jnp.where(own, most, i)].set(True, mode="drop")
+        return trip + 1, asked(trip + 1, totals.weight), totals, refused.at[i].set(~good), filled, rows
+
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((most, *leaf.shape), leaf.dtype), totals)
+    begun = (jnp.zeros((), jnp.int32), asked(jnp.zeros((), jnp.int32), totals.weight))
+    start = (*begun, totals, refused, jnp.zeros(most, bool), unfilled(shapes))
+    _, _, totals, refused, filled, rows = lax.while_loop(lambda carry: carry[1] >= 0, train, start)
+    return _sum(totals, options, h, filled, rows), refused
 
 
 def _conclude(
@@ -419,9 +467,9 @@ def _conclude(
     return where(accepted, new, server), Report(accepted, refused, loss, drift, *lengths)
 
 
-def _plus(total: Any, weight: jax.Array, reply: Any) -> Any:
-    """A sum over clients with one more; a weight of zero counts for nothing, whatever was replied."""
-    return (Vector(total) + weight * Vector.pending(reply)).tree
+def _plus(totals: Totals, each: Totals, counts: Any = 1.0) -> Totals:
+    """Sums over clients with one more, if it counts; a weight of zero counts for nothing, whatever was replied."""
+    return Totals(*((Vector(total) + counts * part).tree for total, part in zip(totals, each, strict=True)))
 
 
 def _figures(report: Report) -> jax.Array:
