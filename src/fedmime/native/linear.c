@@ -11,12 +11,27 @@ typedef struct {
     const float *arrays[MOST_TERMS];
 } terms;
 
-/* Outer products of more rows, d [m, out] and those at some places of a table [n, in]. */
+/* Outer products of more rows, d [m, out] and those of a table that lie here and there. */
 typedef struct {
-    int64_t count, n;
-    const float *d, *table;
-    const int32_t *places;
+    int64_t count;
+    const float *d, *const *rows;
 } more_rows;
+
+/* As `product` for such rows, from a column on. */
+INLINE void product_of_rows(int rows, int width, const more_rows *more, const float *a, int64_t a_step, int64_t c,
+                            vec *sums) {
+    vec s[SUMS];
+    UNROLL for (int i = 0; i < rows * width; i++) s[i] = sums[i];
+    for (int64_t k = 0; k < more->count; k++) {
+        vec right[SUMS];
+        UNROLL for (int v = 0; v < width; v++) right[v] = held(load(more->rows[k] + c + v * LANES));
+        UNROLL for (int r = 0; r < rows; r++) {
+            vec left = all(a[r + k * a_step]);
+            UNROLL for (int v = 0; v < width; v++) s[r * width + v] += left * right[v];
+        }
+    }
+    UNROLL for (int i = 0; i < rows * width; i++) sums[i] = s[i];
+}
 
 /* A few rows of the result, some columns: to[r][...] = terms + sum over k of a[k][r] * b[k][...], from row r0 and
    column c of the result on. Of a vector that overlaps the one before it only the last `fresh` columns are stored: the
@@ -27,10 +42,7 @@ INLINE void outer(int rows, int width, int64_t depth, const float *a, int64_t ou
     int64_t place = r0 * in + c;
     vec sums[SUMS] = {};
     product(rows, width, depth, a, 1, out, b, in, sums);
-    for (int64_t k = 0; k < more->count; k++) {
-        const float *row = more->table + within(more->places[k], more->n) * in;
-        product(rows, width, 1, more->d + k * out + r0, 1, 0, row + c, 0, sums);
-    }
+    product_of_rows(rows, width, more, more->d + r0, out, c, sums);
     for (int64_t t = plus->count; t--;) {
         vec scale = all(plus->scales[t]);
         const float *from = plus->arrays[t] + place;
@@ -85,8 +97,11 @@ XLA_FFI_Error *fedmime_outer_sum(XLA_FFI_CallFrame *frame) {
 /* args: another d [m, out], a table [n, in] and places [m] in it, then as above; rets: the same with their products. */
 XLA_FFI_Error *fedmime_outer_sum_of_rows(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
-    more_rows more = {argument(frame, 0)->dims[0], argument(frame, 1)->dims[0], argument(frame, 0)->data,
-                      argument(frame, 1)->data, argument(frame, 2)->data};
+    int64_t count = argument(frame, 0)->dims[0], n = argument(frame, 1)->dims[0], in = argument(frame, 1)->dims[1];
+    const float *table = argument(frame, 1)->data, *rows[count];
+    const int32_t *places = argument(frame, 2)->data;
+    for (int64_t k = 0; k < count; k++) rows[k] = table + within(places[k], n) * in;
+    more_rows more = {count, argument(frame, 0)->data, rows};
     outer_sum(frame, 3, &more);
     return NULL;
 }
