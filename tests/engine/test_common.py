@@ -12,7 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 import fedmime as fm
 from fedmime import native
 from fedmime.algorithms.algorithm import Algorithm
-from fedmime.engine import laid
+from fedmime.engine import laid, plan
 from fedmime.engine.backends import local
 from fedmime.engine.plan import MOST_COMMON, Layout
 
@@ -33,14 +33,16 @@ def _batches(scale=1.0):
 
 
 class Slow:
-    """A logistic model whose steps take long for one client."""
+    """A logistic model with a client whose steps wait for those of others."""
 
     def __init__(self) -> None:
-        self.late, self.seen = -1, []
+        self.late, self.others, self.seen = -1, [], []
         plain = fm.models.logistic(input_shape=(20,), classes=17)
 
         def pause(client) -> np.float32:
-            time.sleep(0.004 * (int(client) == self.late))
+            end = time.monotonic() + 60
+            while int(client) == self.late and not {*self.others} <= {*self.seen} and time.monotonic() < end:
+                time.sleep(0.001)
             self.seen.append(int(client))
             return np.float32(0)
 
@@ -66,9 +68,8 @@ def test_the_bits_do_not_depend_on_who_was_faster(dtype) -> None:
         slow.late, slow.seen = late, []
         state, info = fm.run_round(algorithm, slow.problem, algorithm.init(start), cohort, drift=True)
         ends.append([np.asarray(leaf) for leaf in jax.tree.leaves(state.server)] + [info.loss, info.drift])
-        if late >= 0:  # another device has trained all that could be left to it
-            last = len(slow.seen) - slow.seen[::-1].index(late)
-            assert not {*slow.seen[last:]} & {*_left(cohort)}
+        slow.others = _left(cohort)  # from now on all of them go to another device
+        assert late < 0 or {*slow.others} <= {*slow.seen[: slow.seen.index(late)]}
     assert len(_left(cohort)) > 1
     for other in ends[1:]:
         assert all(np.array_equal(a, b) for a, b in zip(ends[0], other, strict=True))
@@ -123,6 +124,18 @@ def test_a_reply_that_explodes_is_left_out_and_named() -> None:
 )
 def test_who_leaves_clients_to_others(algorithm: Algorithm, layout: Layout, some: bool) -> None:
     assert laid.leaves_some(algorithm, layout) == some
+
+
+def test_copies_of_their_examples_are_bounded(monkeypatch) -> None:
+    cohort, asked = fm.Cohort.from_batches(_batches()), {"split": False, "by_client": False, "common": MOST_COMMON}
+    for limit, count in ((2 * _bytes(cohort.members[1]), 2), (0, 0)):
+        monkeypatch.setattr(plan, "COMMON_BYTES", limit)
+        slots = plan.make_plan(cohort, cohort.members, Layout(2, 256), **asked).slots
+        assert sum(isinstance(device, slice) for device, _ in slots.values()) == count
+
+
+def _bytes(member) -> int:
+    return sum(column.nbytes for column in member.data.values())
 
 
 def test_every_piece_of_work_is_done_once() -> None:

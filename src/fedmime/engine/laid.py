@@ -14,12 +14,11 @@ from fedmime.engine.cohort import Cohort
 from fedmime.engine.devices import mesh, spread
 from fedmime.engine.gradients import LossProblem
 from fedmime.engine.intake import Check, Intake
-from fedmime.engine.plan import MOST_COMMON, Layout, Packed, Plan, make_plan, waves_of
+from fedmime.engine.plan import COMMON_BYTES, MOST_COMMON, Layout, Packed, Plan, make_plan, waves_of
 from fedmime.errors import DataError
 from fedmime.vector import nbytes
 
 LARGEST = 128 << 20  # bytes of tables that a cohort keeps
-COMMON_BYTES = 64 << 20  # what the replies of clients that any device may train may take on each
 
 
 class Data(LossProblem, Protocol):
@@ -83,4 +82,4 @@ def _common(algorithm: Algorithm, model: Any, layout: Layout) -> int:
     leaves = jax.tree.leaves(model)
     if not leaves_some(algorithm, layout) or not native.totals(*leaves):
         return 0
-    return min(MOST_COMMON, COMMON_BYTES // nbytes(leaves))
+    return min(MOST_COMMON, COMMON_BYTES // max(nbytes(leaves), 1))

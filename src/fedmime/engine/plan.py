@@ -24,6 +24,7 @@ from fedmime.engine.devices import own_cores
 from fedmime.engine.pool import Pool
 
 COMMON_SHARE, MOST_COMMON = 0.2, 8  # of the steps, and of clients, that any device may take
+COMMON_BYTES = 64 << 20  # of further copies of their examples; and of their replies on a device
 
 
 class Tables(NamedTuple):
@@ -152,7 +153,8 @@ class Layout:
         A cohort's total is taken three standard deviations above its mean, and a lane's share of it a little larger
         than an even one. `common`: whether some clients will be left to whichever device is done first.
         """
-        share = 1.1 * ((1 - COMMON_SHARE) / self.tracks + COMMON_SHARE if common else 1 / self.tracks)
+        for_all = common * min(COMMON_SHARE, MOST_COMMON / cohort_size)
+        share = 1.1 * ((1 - for_all) / self.tracks + for_all)
         for name, each in (("examples", examples), ("steps", steps)):
             total = cohort_size * float(each.mean()) + 3 * math.sqrt(cohort_size) * float(each.std())
             self.size(name, math.ceil(share * total))
@@ -206,7 +208,7 @@ def make_plan(
     update = dict(zip((id(m) for m in cohort.training), updates, strict=True))
     gradient = dict(zip((id(m) for m in cohort.probing), gradients, strict=True))
     before = dict(zip((id(m) for m in cohort.training), _before(cohort), strict=True))
-    anyones = _shortest(members, common)
+    anyones = _shortest(members, common, 0 if layout.pool is not None else layout.devices - 1)
     owned = [m for m in members if all(m is not other for other in anyones)] if anyones else members
     lanes = _deal(owned, layout.tracks, cohort.batch_size)
     chunks = [_chunks(lane, layout.chunk, by_client) for lane in lanes]
@@ -293,12 +295,19 @@ def _deal(members: Sequence[Member], devices: int, batch: int) -> list[list[Memb
     return [sorted(lane, key=lambda m: not m.probes) for lane in lanes]
 
 
-def _shortest(members: Sequence[Member], most: int) -> list[Member]:
-    """Clients with few steps, the longest of them first: at most so many, and with them a fifth of all steps."""
-    training = sorted((m for m in members if m.steps), key=lambda m: (m.steps, -m.index))
+def _shortest(members: Sequence[Member], most: int, copies: int) -> list[Member]:
+    """Clients with few steps, the longest of them first.
+
+    At most so many, and with them at most a part of all steps and of the memory for further copies of their examples.
+    """
+    training = sorted((m for m in members if m.steps), key=lambda m: (m.steps, _length(m), -m.index)) if most else []
+    if not training:
+        return []
     steps = np.cumsum([m.steps for m in training])
-    count = min(most, int(np.searchsorted(steps, COMMON_SHARE * steps[-1], "right"))) if training else 0
-    return training[:count][::-1]
+    nbytes = np.cumsum([sum(column.nbytes for column in m.data.values()) for m in training])
+    few = np.searchsorted(steps, COMMON_SHARE * steps[-1], "right")
+    small = np.searchsorted(copies * nbytes, COMMON_BYTES, "right")
+    return training[: min(most, int(few), int(small))][::-1]
 
 
 def _chunks(lane: Sequence[Member], chunk: int, by_client: bool) -> list[tuple[int, int, int, int]]:

@@ -109,8 +109,10 @@ static int64_t find_terms(const Meeting *m, int64_t array, const void **terms) {
     for (int64_t d = 0; d < m->expected; d++) terms[count++] = argument(m->frames[d], array + 1)->data;
     for (int64_t r = 0; r < who[2]; r++)
         for (int64_t d = 0; d < m->expected; d++)
-            if (((const int32_t *)argument(m->frames[d], arrays + 1)->data)[r])
+            if (((const int32_t *)argument(m->frames[d], arrays + 1)->data)[r]) {
                 terms[count++] = (const char *)argument(m->frames[d], arrays + 2 + array)->data + r * row;
+                break;
+            }
     return count;
 }
 
@@ -163,8 +165,8 @@ static void share(Meeting *m, XLA_FFI_CallFrame *frame) {
 }
 
 /* args: [3] the device's place, how many there are, and how many rows of further terms; arrays of float32, float64, int32
-   or int64, each of which may be its result; if there are rows, [rows] which of them this device filled, at most one
-   device each, and for each array those rows; anything after which this comes. rets: the arrays added up over the
+   or int64, each of which may be its result; if there are rows, [rows] which of them this device filled, the first
+   that did counts, and for each array those rows; anything after which this comes. rets: the arrays added up over the
    devices, in their order, and then the rows, in theirs. */
 XLA_FFI_Error *fedmime_total(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;

@@ -229,7 +229,7 @@ def _sum(tree: Any, options: Options, after: Any = (), filled: Any = None, rows:
     if rows is None:
         return lax.psum(tree, AXIS)
     rows = jax.tree.map(lambda leaf: jnp.where(filled.reshape(-1, *(leaf.ndim - 1) * [1]), leaf, 0), rows)
-    return jax.tree.map(lambda total, all_: total + all_.sum(0), *lax.psum((tree, rows), AXIS))
+    return jax.tree.map(lambda total, all_: total + all_.sum(0, dtype=all_.dtype), *lax.psum((tree, rows), AXIS))
 
 
 def _first(tree: Any) -> Any:
@@ -397,6 +397,7 @@ def _train(
         return _plus(totals, each), new, refused.at[i].set(~good)
 
     shapes = jax.eval_shape(local, jnp.zeros((), jnp.int32))[0]
+    jax.tree.map(lambda *_: None, kept, shapes.keep)  # what is kept is like what was kept
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     zero = jnp.zeros((), dtype)
     totals = Totals(blank.send, blank.add, zero, Watch.zero(dtype), zero.astype(exact), zero, zero)
