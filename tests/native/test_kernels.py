@@ -68,6 +68,7 @@ def test_products_of_dense_layers(rows, out, width):
     x, w, d = _draw(5, (rows, width), (out, width), (rows, out))
     assert _distance(native.inner_products(x, w), np.float64(x) @ np.float64(w).T) < CLOSE
     assert _distance(native.outer_sum(d, x), np.float64(d).T @ np.float64(x)) < CLOSE
+    assert _distance(native.products(d, w), np.float64(d) @ np.float64(w)) < CLOSE
 
 
 @needed
@@ -231,7 +232,7 @@ def test_what_is_not_finite_stays_what_it_is():
 def test_the_layers_use_them():
     x, w, a, v = _draw(3, (2, 6, 6, 3), (3, 3, 3, 16), (10, 16), (16, 16))
     z, u, b = _draw(4, (2, 1, 64), (16, 64), (64,))
-    products = ((linear.dense, (a, v)), (linear.outer_sum, (a, v[:10])))
+    products = ((linear.dense, (a, v)), (linear.outer_sum, (a, v[:10])), (linear.passed_on, (a, v)))
     for layer, args in ((convolution.conv2d, (x, w)), (recurrence._unroll, (z, u, b)), *products):
         assert "fedmime_" in jax.jit(layer).lower(*args).as_text()
 

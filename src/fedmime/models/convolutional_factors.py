@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from fedmime.models.factors import DenseFactors, dense_grads, dense_record, joint_grad, named, scaled
-from fedmime.models.layers import conv2d, max_pool2x2
+from fedmime.models.layers import conv2d, max_pool2x2, passed_on
 from fedmime.models.layers.convolution import kernel_gradients
 from fedmime.models.problem import Batch, Factors, Params
 
@@ -36,7 +36,7 @@ def cnn_factors() -> Factors:
         shifts = _zero_shifts(x, images)
         a, pull, inner = jax.vjp(lambda shifts: _convolutions(x, images, shifts), shifts, has_aux=True)
         losses, dense = dense_record([x["dense0"], x["dense1"]], a, batch["y"])
-        (d,) = pull(dense.d[0] @ x["dense0"]["w"])
+        (d,) = pull(passed_on(dense.d[0], x["dense0"]["w"]))
         kernels = {
             name: {"w": kernel_gradients(before, d[name]), "b": d[name].sum((1, 2))}
             for name, before in zip(CONVOLUTIONS, (images, inner), strict=True)
@@ -48,7 +48,7 @@ def cnn_factors() -> Factors:
         kernels = {name: x[name] for name in CONVOLUTIONS}
         a, pull, _ = jax.vjp(lambda kernels: _convolutions(kernels, images, None), kernels, has_aux=True)
         losses, dense = dense_record([x["dense0"], x["dense1"]], a, batch["y"])
-        (grads,) = pull(scaled(dense.d[0], weights) @ x["dense0"]["w"])
+        (grads,) = pull(passed_on(scaled(dense.d[0], weights), x["dense0"]["w"]))
         return losses, CnnFactors(jax.tree.map(lambda grad: grad[None], grads), a, dense)
 
     def mean_grad(kept: CnnFactors, batch: Batch, weights: jax.Array) -> Params:

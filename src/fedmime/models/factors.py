@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from fedmime.models.classification import one_hot
-from fedmime.models.layers import OuterSum, Rows, dense
+from fedmime.models.layers import OuterSum, Rows, dense, passed_on
 from fedmime.models.problem import Batch, Factors, Params
 
 Layer = dict[str, Any]
@@ -65,7 +65,7 @@ def dense_record(layers: Sequence[Layer], a: jax.Array, labels: jax.Array) -> tu
     log_sum = jax.nn.logsumexp(z, axis=-1)
     d = [jnp.exp(z - log_sum[:, None]) - hot.astype(z.dtype)]
     for layer, used in zip(layers[:0:-1], inputs[:0:-1], strict=True):
-        d.append(jnp.where(used > 0, d[-1] @ layer["w"], 0.0))
+        d.append(jnp.where(used > 0, passed_on(d[-1], layer["w"]), 0.0))
     return log_sum - jnp.where(hot, z, 0.0).sum(-1), DenseFactors(tuple(inputs[1:]), tuple(d[::-1]))
 
 

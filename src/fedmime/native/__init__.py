@@ -1,4 +1,4 @@
-"""Kernels in C for what XLA runs slowly on a CPU: convolutions, two products of dense layers, the LSTM's recurrence,
+"""Kernels in C for what XLA runs slowly on a CPU: convolutions, the products of dense layers, the LSTM's recurrence,
 passes over arrays as large as a model, rows of tables.
 
 They are compiled for the machine at hand when they are first needed, and kept in the user's cache. Without a C
@@ -21,6 +21,8 @@ from fedmime.native.calls import (
     multiplies,
     next_piece,
     outer_sum,
+    passes_on,
+    products,
     put,
     settled,
     squared_distance,
@@ -56,6 +58,8 @@ __all__ = [
     "multiplies",
     "next_piece",
     "outer_sum",
+    "passes_on",
+    "products",
     "put",
     "settled",
     "squared_distance",

@@ -55,6 +55,11 @@ def multiplies(x: jax.Array, w: jax.Array) -> bool:
     return x.shape[1] == w.shape[1] and _few(x.shape[0], *w.shape) and usable(x, w)
 
 
+def passes_on(d: jax.Array, w: jax.Array) -> bool:
+    """Whether the kernels can and should multiply rows with a matrix."""
+    return d.shape[1] == w.shape[0] and _few(d.shape[0], *w.shape) and usable(d, w)
+
+
 def adds_outer(d: jax.Array, a: jax.Array, terms: Sequence[jax.Array] = (), more: More | tuple[()] = ()) -> bool:
     """Whether the kernels can and should add up outer products of rows, terms and more products with them."""
     fits = d.shape[0] == a.shape[0] and all(t.shape == (d.shape[1], a.shape[1]) for t in terms)
@@ -145,6 +150,11 @@ def take(table: jax.Array, places: jax.Array) -> jax.Array:
 def inner_products(x: jax.Array, w: jax.Array) -> jax.Array:
     """The product x w^T for x [n, in], w [out, in]."""
     return _call("inner_products", [(x.shape[0], w.shape[0])])(x, w)[0]
+
+
+def products(d: jax.Array, w: jax.Array) -> jax.Array:
+    """The product d w for d [n, out], w [out, in]."""
+    return _call("products", [(d.shape[0], w.shape[1])])(d, w)[0]
 
 
 def outer_sum(d: jax.Array, a: jax.Array) -> jax.Array:

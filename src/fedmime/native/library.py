@@ -23,7 +23,7 @@ SWITCH = "FEDMIME_NATIVE"
 _SOURCES = {
     "convolution.c": ("convolve", "kernel_gradient"),
     "cores.c": ("settled",),
-    "linear.c": ("inner_products", "outer_sum", "outer_sum_of_rows"),
+    "linear.c": ("inner_products", "outer_sum", "outer_sum_of_rows", "products"),
     "meeting.c": ("total",),
     "memory.c": ("unfilled",),
     "queue.c": ("next",),

@@ -1,8 +1,9 @@
-/* Two products of a dense layer with weights [out, in] on a mini-batch. Where a width is no whole number of vectors,
+/* The three products of a dense layer with weights [out, in] on a mini-batch. Where a width is no whole number of vectors,
    the last vector of a row overlaps the one before it, so nothing is read or written beyond a row. */
 #include "vectors.h"
 
-enum { MOST_TERMS = 4 };
+enum { MOST_TERMS = 4, SPAN = WIDEST * LANES };
+enum { CACHED = 1 << 14 }; /* numbers of the rows that all rows of the result are made of: they stay in the second cache */
 
 /* Arrays [out, in] to which a sum of outer products is added, each times a number that is not zero. */
 typedef struct {
@@ -55,13 +56,13 @@ INLINE void outer(int rows, int width, int64_t depth, const float *a, int64_t ou
         for (int r = 0; r < rows; r++) store_last(to + place + r * in, sums[r * width], fresh);
 }
 
+/* The same for columns from one to another, the first of them a multiple of a tile's. */
 INLINE void outer_rows(int rows, int width, int64_t depth, const float *a, int64_t out, const float *b, int64_t in,
-                       const more_rows *more, const terms *plus, float *to, int64_t r0) {
-    int64_t c = 0;
-    for (; c + width * LANES <= in; c += width * LANES)
+                       const more_rows *more, const terms *plus, float *to, int64_t r0, int64_t c, int64_t end) {
+    for (; c + width * LANES <= end; c += width * LANES)
         outer(rows, width, depth, a, out, b + c, in, more, plus, to, r0, c, LANES);
-    for (; c + LANES <= in; c += LANES) outer(rows, 1, depth, a, out, b + c, in, more, plus, to, r0, c, LANES);
-    if (c < in) outer(rows, 1, depth, a, out, b + in - LANES, in, more, plus, to, r0, in - LANES, in - c);
+    for (; c + LANES <= end; c += LANES) outer(rows, 1, depth, a, out, b + c, in, more, plus, to, r0, c, LANES);
+    if (c < end) outer(rows, 1, depth, a, out, b + in - LANES, in, more, plus, to, r0, in - LANES, in - c);
 }
 
 /* The arguments from the first on: d [n, out], a [n, in], and if there are terms, their scales [terms] and they
@@ -79,11 +80,14 @@ static void outer_sum(XLA_FFI_CallFrame *frame, int first, const more_rows *more
             plus.arrays[plus.count++] = argument(frame, first + 3 + t)->data;
         }
     }
-    for (int64_t r = 0; r < out;) {
-        int rows = next_rows(out - r, WIDEST);
-        ROWS(outer_rows, rows, WIDEST, n, d + r, out, a, in, more, &plus, to, r)
-        r += rows;
-    }
+    int64_t block = CACHED / (n + more->count) / SPAN * SPAN;
+    if (block < SPAN) block = SPAN;
+    for (int64_t c = 0; c < in; c += block)
+        for (int64_t r = 0; r < out;) {
+            int rows = next_rows(out - r, WIDEST);
+            ROWS(outer_rows, rows, WIDEST, n, d + r, out, a, in, more, &plus, to, r, c, c + block < in ? c + block : in)
+            r += rows;
+        }
 }
 
 /* rets: the outer products of the rows of d and a, and the terms, added up [out, in]. */
@@ -172,5 +176,47 @@ XLA_FFI_Error *fedmime_inner_products(XLA_FFI_CallFrame *frame) {
             r += rows;
         }
     }
+    return NULL;
+}
+
+enum { BLOCK = 256, DEPTH = 16 }; /* columns and rows of w that are gone through together */
+
+/* Some columns of a few rows of d w, or what some more rows of w add to them. */
+INLINE void add_part(int rows, int width, int64_t depth, const float *d, int64_t out, const float *w, int64_t in,
+                     int first, int64_t fresh, float *z) {
+    vec sums[SUMS] = {};
+    if (!first)
+        UNROLL for (int r = 0; r < rows; r++)
+            UNROLL for (int v = 0; v < width; v++) sums[r * width + v] = load(z + r * in + v * LANES);
+    product(rows, width, depth, d, out, 1, w, in, sums);
+    if (fresh == LANES)
+        store_tile(rows, width, sums, z, in);
+    else
+        for (int r = 0; r < rows; r++) store_last(z + r * in, sums[r * width], fresh);
+}
+
+INLINE void add_parts(int rows, int width, int64_t k, int64_t depth, const float *d, int64_t out, const float *w,
+                      int64_t in, int64_t c, int64_t end, float *z) {
+    for (; c + width * LANES <= end; c += width * LANES)
+        add_part(rows, width, depth, d + k, out, w + k * in + c, in, k == 0, LANES, z + c);
+    for (; c + LANES <= end; c += LANES)
+        add_part(rows, 1, depth, d + k, out, w + k * in + c, in, k == 0, LANES, z + c);
+    if (c < end && k == 0) add_part(rows, 1, out, d, out, w + in - LANES, in, 1, in - c, z + in - LANES);
+}
+
+/* args: d [n, out], w [out, in]; rets: d w [n, in]. */
+XLA_FFI_Error *fedmime_products(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    const float *d = argument(frame, 0)->data, *w = argument(frame, 1)->data;
+    float *z = result(frame, 0)->data;
+    int64_t n = argument(frame, 0)->dims[0], out = argument(frame, 1)->dims[0], in = argument(frame, 1)->dims[1];
+    for (int64_t c = 0; c < in; c += BLOCK)
+        for (int64_t k = 0; k < out; k += DEPTH)
+            for (int64_t r = 0; r < n;) {
+                int rows = next_rows(n - r, WIDEST);
+                ROWS(add_parts, rows, WIDEST, k, k + DEPTH < out ? DEPTH : out - k, d + r * out, out, w, in, c,
+                     c + BLOCK < in ? c + BLOCK : in, z + r * in)
+                r += rows;
+            }
     return NULL;
 }

@@ -11,15 +11,26 @@ They take their weights as arguments, so they drop into a flax or equinox module
             a = jax.nn.relu(max_pool2x2(conv2d(x, self.kernel[...])))
             return self.dense(a.reshape(a.shape[0], -1))
 
-`conv2d`, `dense` and `lstm` define their own reverse-mode derivative. Gradients and Hessian-vector products taken
-forward over reverse work; `jax.jvp` of the function itself does not.
+`conv2d`, `dense`, `lstm` and `max_pool2x2` define their own reverse-mode derivative. Gradients and
+Hessian-vector products taken forward over reverse work; `jax.jvp` of the function itself does not.
 """
 
 from fedmime.models.layers.convolution import conv2d
-from fedmime.models.layers.linear import OuterSum, dense, embedding, outer_sum
+from fedmime.models.layers.linear import OuterSum, dense, embedding, outer_sum, passed_on
 from fedmime.models.layers.noise import dropout
 from fedmime.models.layers.pooling import max_pool2x2
 from fedmime.models.layers.recurrence import lstm
 from fedmime.rows import Rows
 
-__all__ = ["OuterSum", "Rows", "conv2d", "dense", "dropout", "embedding", "lstm", "max_pool2x2", "outer_sum"]
+__all__ = [
+    "OuterSum",
+    "Rows",
+    "conv2d",
+    "dense",
+    "dropout",
+    "embedding",
+    "lstm",
+    "max_pool2x2",
+    "outer_sum",
+    "passed_on",
+]

@@ -37,7 +37,7 @@ def _matmul_forward(x: jax.Array, w: jax.Array) -> tuple[jax.Array, Pair]:
 
 def _matmul_backward(saved: Pair, d: jax.Array) -> Pair:
     x, w = saved
-    return d @ w, outer_sum(d, x)
+    return passed_on(d, w), outer_sum(d, x)
 
 
 _matmul.defvjp(_matmul_forward, _matmul_backward)
@@ -48,6 +48,12 @@ def _inner_products(x: jax.Array, w: jax.Array) -> jax.Array:
     if native.multiplies(x, w):
         return native.inner_products(x, w)
     return lax.dot_general(x, w, (((1,), (1,)), ((), ())))
+
+
+@bilinear
+def passed_on(d: jax.Array, w: jax.Array) -> jax.Array:
+    """The product d w for d [n, out], w [out, in]: the cotangent of a `dense` layer's input."""
+    return native.products(d, w) if native.passes_on(d, w) else d @ w
 
 
 @bilinear
