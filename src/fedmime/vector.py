@@ -134,16 +134,14 @@ def _form(scales: Sequence[Scalar], leaves: Sequence[Any]) -> jax.Array:
 
 def put(tables: Tree, row: jax.Array, vector: Vector) -> Tree:
     """Tables [rows, ...] of a vector's leaves with it in one row; where they have no such row, as they are."""
-    parts = vector._parts or [(1.0, vector._tree)]
-    scales, trees = zip(*parts, strict=True)
+    scales, trees = zip(*vector._scaled(1.0), strict=True)
 
-    def leaf(table: jax.Array, *leaves: Any) -> jax.Array:
-        arrays = [leaf.formed(1.0, ()) if isinstance(leaf, Unformed) else leaf for leaf in leaves]
-        if native.sums(*arrays) and native.usable(table):
-            return native.put(table, row, _stacked(scales), *arrays)
-        return table.at[row].set(weighted_sum(list(zip(scales, arrays, strict=True))), mode="drop")
+    def with_row(table: jax.Array, *leaves: Any) -> jax.Array:
+        if not any(isinstance(leaf, Unformed) for leaf in leaves) and native.sums(*leaves) and native.usable(table):
+            return native.put(table, row, _stacked(scales), *leaves)
+        return table.at[row].set(_form(scales, leaves), mode="drop")
 
-    return jax.tree.map(leaf, tables, *trees)
+    return jax.tree.map(with_row, tables, *trees)
 
 
 def weighted_sum(terms: Sequence[tuple[Scalar, jax.Array]]) -> jax.Array:

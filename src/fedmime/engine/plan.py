@@ -75,7 +75,6 @@ class Sizes(NamedTuple):
     batch: int
     clients: int
     chunks: int
-    common: int = 0  # clients that any device may train, at most
 
 
 @functools.partial(
@@ -105,7 +104,7 @@ class Packed:
 
     def opened(self) -> Tables:
         """The tables one by one."""
-        _, steps, batch, clients, chunks, _ = self.sizes
+        _, steps, batch, clients, chunks = self.sizes
         whole, real = _cuts(self.whole), _cuts(self.real)
         return Tables(
             pool=self.pool,
@@ -176,6 +175,7 @@ class Plan(NamedTuple):
     tables: Packed
     slots: dict[int, tuple[Any, int]]  # a slice of all devices for a client that any of them may train
     longest: int  # steps of the client with most, padded
+    common: int  # clients that any device may train, at most
 
 
 WAVE_BYTES = 512 << 20  # of examples that are on the devices together
@@ -183,7 +183,7 @@ WAVE_BYTES = 512 << 20  # of examples that are on the devices together
 
 def waves_of(cohort: Cohort) -> list[tuple[Member, ...]]:
     """The members in groups whose examples fit on the devices together; nearly always one group."""
-    sizes = [sum(column.nbytes for column in m.data.values()) for m in cohort.members]
+    sizes = [_bytes(m) for m in cohort.members]
     waves: list[list[Member]] = []
     load = 0
     for member, size in zip(cohort.members, sizes, strict=True):
@@ -220,7 +220,6 @@ def make_plan(
         batch=width,
         clients=layout.size("clients", common + max(sum(m.steps > 0 for m in lane) for lane in lanes)),
         chunks=layout.size("chunks", max(len(c) for c in chunks)),
-        common=common,
     )
     found = None if layout.pool is None else layout.pool.starts([m.data for m in members])
     starts = None if found is None else dict(zip((id(m) for m in members), found, strict=True))
@@ -262,7 +261,7 @@ def make_plan(
         tables.chunk_count[d] = len(chunks[d])
 
     longest = layout.size("longest", max(m.steps for m in members))
-    return Plan(packed, {m.index: slots[m.index] for m in members if m.steps}, longest)
+    return Plan(packed, {m.index: slots[m.index] for m in members if m.steps}, longest, common)
 
 
 def _copy(lane: Sequence[Member], pool: dict[str, np.ndarray]) -> None:
@@ -271,6 +270,10 @@ def _copy(lane: Sequence[Member], pool: dict[str, np.ndarray]) -> None:
         native.give_way()
         if lane:
             np.concatenate([member.data[name] for member in lane], out=column, casting="unsafe")
+
+
+def _bytes(member: Member) -> int:
+    return sum(column.nbytes for column in member.data.values())
 
 
 def _length(member: Member) -> int:
@@ -304,7 +307,7 @@ def _shortest(members: Sequence[Member], most: int, copies: int) -> list[Member]
     if not training:
         return []
     steps = np.cumsum([m.steps for m in training])
-    nbytes = np.cumsum([sum(column.nbytes for column in m.data.values()) for m in training])
+    nbytes = np.cumsum([_bytes(m) for m in training])
     few = np.searchsorted(steps, COMMON_SHARE * steps[-1], "right")
     small = np.searchsorted(copies * nbytes, COMMON_BYTES, "right")
     return training[: min(most, int(few), int(small))][::-1]

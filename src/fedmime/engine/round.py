@@ -168,7 +168,7 @@ def assemble(
     prime = round_number < algorithm.gradient_rounds
     masked = max((plan.longest for plan in plans), default=1) if layout.masked else None
     widths = getattr(problem, "widths", 1) if masked is None and control != "step factors" else 1
-    common_clients = max((plan.tables.sizes.common for plan in plans), default=0)
+    common_clients = max((plan.common for plan in plans), default=0)
     of_round = (prime, drift, laid.random, layout.lanes, masked, widths, common_clients, control, donate)
     options = local.Options(on, layout.chunk, *of_round)
     recipe = at_round(algorithm, round_number)

@@ -18,22 +18,6 @@ typedef struct {
     const float *d, *const *rows;
 } more_rows;
 
-/* As `product` for such rows, from a column on. */
-INLINE void product_of_rows(int rows, int width, const more_rows *more, const float *a, int64_t a_step, int64_t c,
-                            vec *sums) {
-    vec s[SUMS];
-    UNROLL for (int i = 0; i < rows * width; i++) s[i] = sums[i];
-    for (int64_t k = 0; k < more->count; k++) {
-        vec right[SUMS];
-        UNROLL for (int v = 0; v < width; v++) right[v] = held(load(more->rows[k] + c + v * LANES));
-        UNROLL for (int r = 0; r < rows; r++) {
-            vec left = all(a[r + k * a_step]);
-            UNROLL for (int v = 0; v < width; v++) s[r * width + v] += left * right[v];
-        }
-    }
-    UNROLL for (int i = 0; i < rows * width; i++) sums[i] = s[i];
-}
-
 /* A few rows of the result, some columns: to[r][...] = terms + sum over k of a[k][r] * b[k][...], from row r0 and
    column c of the result on. Of a vector that overlaps the one before it only the last `fresh` columns are stored: the
    result may take the place of a term. The first term comes last, so that small numbers meet before they meet a
@@ -43,7 +27,7 @@ INLINE void outer(int rows, int width, int64_t depth, const float *a, int64_t ou
     int64_t place = r0 * in + c;
     vec sums[SUMS] = {};
     product(rows, width, depth, a, 1, out, b, in, sums);
-    product_of_rows(rows, width, more, more->d + r0, out, c, sums);
+    product_of_rows(rows, width, more->count, more->d + r0, 1, out, NULL, c, more->rows, sums);
     for (int64_t t = plus->count; t--;) {
         vec scale = all(plus->scales[t]);
         const float *from = plus->arrays[t] + place;

@@ -171,10 +171,10 @@ static void share(Meeting *m, XLA_FFI_CallFrame *frame) {
 XLA_FFI_Error *fedmime_total(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
     const int32_t *who = argument(frame, 0)->data;
-    XLA_FFI_RunId_Get_Args asked = {.struct_size = XLA_FFI_RunId_Get_Args_STRUCT_SIZE, .ctx = frame->ctx};
-    XLA_FFI_Error *error = frame->api->XLA_FFI_RunId_Get(&asked);
+    int64_t run;
+    XLA_FFI_Error *error = find_run(frame, &run);
     if (error) return error;
-    Meeting *m = join(asked.run_id, who[0], who[1], frame);
+    Meeting *m = join(run, who[0], who[1], frame);
     if (!m) return no_memory(frame);
     wait_for(m, &m->came, m->expected);
     if (m->lost) return failure(frame, LOST, XLA_FFI_Error_Code_ABORTED);

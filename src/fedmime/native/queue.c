@@ -40,9 +40,9 @@ XLA_FFI_Error *fedmime_next(XLA_FFI_CallFrame *frame) {
         *piece = asked[2] + asked[0];
         return NULL;
     }
-    XLA_FFI_RunId_Get_Args run = {.struct_size = XLA_FFI_RunId_Get_Args_STRUCT_SIZE, .ctx = frame->ctx};
-    XLA_FFI_Error *error = frame->api->XLA_FFI_RunId_Get(&run);
+    int64_t run;
+    XLA_FFI_Error *error = find_run(frame, &run);
     if (error) return error;
-    *piece = take_one(run.run_id, asked[3], asked[4]);
+    *piece = take_one(run, asked[3], asked[4]);
     return *piece == -2 ? no_memory(frame) : NULL;
 }

@@ -55,21 +55,28 @@ INLINE void store_some(float *p, vec v, int64_t n) {
 /* The last n numbers of a vector, where p is the place of its first. */
 INLINE void store_last(float *p, vec v, int64_t n) { memcpy(p + LANES - n, (float *)&v + LANES - n, 4 * n); }
 
-/* sums[r][v] += sum over k of a[r * a_row + k * a_step] * b[k * b_step + v * LANES ...].
-   `rows` and `width` are constants wherever it is called, so all sums stay in registers. */
-INLINE void product(int rows, int width, int64_t depth, const float *a, int64_t a_row, int64_t a_step, const float *b,
-                    int64_t b_step, vec *sums) {
+/* sums[r][v] += sum over k of a[r * a_row + k * a_step] * row(k)[v * LANES ...], where the k-th row is b + k * b_step, or
+   if there are places, b_step after the k-th of them. `rows` and `width` are constants wherever it is called, so all sums
+   stay in registers, and so is whether there are places. */
+INLINE void product_of_rows(int rows, int width, int64_t depth, const float *a, int64_t a_row, int64_t a_step,
+                            const float *b, int64_t b_step, const float *const *places, vec *sums) {
     vec s[SUMS];
     UNROLL for (int i = 0; i < rows * width; i++) s[i] = sums[i];
     for (int64_t k = 0; k < depth; k++) {
         vec right[SUMS];
-        UNROLL for (int v = 0; v < width; v++) right[v] = held(load(b + k * b_step + v * LANES));
+        const float *row = places ? places[k] + b_step : b + k * b_step;
+        UNROLL for (int v = 0; v < width; v++) right[v] = held(load(row + v * LANES));
         UNROLL for (int r = 0; r < rows; r++) {
             vec left = all(a[r * a_row + k * a_step]);
             UNROLL for (int v = 0; v < width; v++) s[r * width + v] += left * right[v];
         }
     }
     UNROLL for (int i = 0; i < rows * width; i++) sums[i] = s[i];
+}
+
+INLINE void product(int rows, int width, int64_t depth, const float *a, int64_t a_row, int64_t a_step, const float *b,
+                    int64_t b_step, vec *sums) {
+    product_of_rows(rows, width, depth, a, a_row, a_step, b, b_step, NULL, sums);
 }
 
 /* A tile's sums into rows that lie `stride` apart. */
@@ -165,6 +172,14 @@ INLINE XLA_FFI_Error *failure(XLA_FFI_CallFrame *frame, const char *message, XLA
         .errc = code,
     };
     return frame->api->XLA_FFI_Error_Create(&why);
+}
+
+/* The number of the run of a program that a call belongs to. */
+INLINE XLA_FFI_Error *find_run(XLA_FFI_CallFrame *frame, int64_t *run) {
+    XLA_FFI_RunId_Get_Args asked = {.struct_size = XLA_FFI_RunId_Get_Args_STRUCT_SIZE, .ctx = frame->ctx};
+    XLA_FFI_Error *error = frame->api->XLA_FFI_RunId_Get(&asked);
+    *run = asked.run_id;
+    return error;
 }
 INLINE XLA_FFI_Error *no_memory(XLA_FFI_CallFrame *frame) {
     return failure(frame, "fedmime: no memory for a kernel's scratch space", XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);

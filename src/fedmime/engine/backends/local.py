@@ -433,9 +433,10 @@ def _train_in_common(
         trip, i, totals, refused, filled, rows = carry
         each, _, good = answer(i)
         own = i >= most
+        row = jnp.where(own, most, i)  # there is none for a client of the device's own
         totals = _plus(totals, each, own.astype(totals.weight.dtype))
-        rows = Totals(*(put(table, jnp.where(own, most, i), part) for table, part in zip(rows, each, strict=True)))
-        filled = filled.at[jnp.where(own, most, i)].set(True, mode="drop")
+        rows = Totals(*(put(table, row, part) for table, part in zip(rows, each, strict=True)))
+        filled = filled.at[row].set(True, mode="drop")
         return trip + 1, asked(trip + 1, totals.weight), totals, refused.at[i].set(~good), filled, rows
 
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((most, *leaf.shape), leaf.dtype), totals)

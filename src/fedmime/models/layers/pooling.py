@@ -27,8 +27,7 @@ def _find(squares: jax.Array) -> tuple[jax.Array, jax.Array]:
     top, right = _larger(squares[:, :, 0, :, 0], squares[:, :, 0, :, 1])
     bottom, lower_right = _larger(squares[:, :, 1, :, 0], squares[:, :, 1, :, 1])
     largest, low = _larger(top, bottom)
-    whole = jnp.int32
-    return largest, jnp.where(low, 2 + lower_right.astype(whole), right.astype(whole))
+    return largest, jnp.where(low, 2 + lower_right.astype(jnp.int32), right.astype(jnp.int32))
 
 
 def _larger(first: jax.Array, second: jax.Array) -> tuple[jax.Array, jax.Array]:
