@@ -5,9 +5,10 @@ from fedmime.engine.cohort import Cohort
 from fedmime.engine.log import Gate
 from fedmime.engine.memory import DiskMemory, RamMemory
 from fedmime.engine.participation import Participation
-from fedmime.engine.round import Info, run_round
+from fedmime.engine.round import Info
 from fedmime.engine.run import Run
 from fedmime.engine.simulate import Saving, simulate
+from fedmime.engine.single import run_round
 
 cores.use_all()  # before anything starts JAX
 

@@ -1,4 +1,4 @@
-"""One round on explicit data: lay the cohort out, run it, report."""
+"""A round: lay a cohort out, run it, report."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from fedmime.engine.intake import Intake
 from fedmime.engine.laid import Data, Laid, laid_before, lay_out
 from fedmime.engine.memory import ClientMemory, RamMemory
 from fedmime.engine.plan import Layout, Plan
-from fedmime.errors import ConfigError, DataError
-from fedmime.numbers import at_round, flag, made, offers, random_key, started
+from fedmime.errors import DataError
+from fedmime.numbers import at_round
 from fedmime.vector import nbytes
 
 LARGEST = 1e3  # how many times 1 + ‖x‖ an update may be long before it counts as exploded
@@ -76,53 +76,6 @@ class Underway(NamedTuple):
     state: State  # after it, without what its clients will have kept
     figures: jax.Array | None  # its report; None where too few clients are left for a round
     outcome: local.Outcome
-
-
-def run_round(
-    algorithm: Algorithm,
-    problem: Problem,
-    state: State,
-    cohort: Cohort,
-    key: jax.Array | None = None,
-    *,
-    memory: ClientMemory | None = None,
-    devices: int | None = None,
-    drift: bool = False,
-    layout: Layout | None = None,
-) -> tuple[State, Info]:
-    """Run one round of an algorithm on a cohort and return the next state and what happened.
-
-    Args:
-        key: where the clients' random numbers (dropout) come from; each takes `fold_in(key, round, client, step)`.
-        memory: where clients of stateful algorithms keep their values; by default in the state itself.
-        devices: how many local devices to use; all by default.
-        drift: also measure the mean of ‖y − x‖² over all local steps.
-        layout: the padded sizes to share between rounds.
-    """
-    made("run_round", "algorithm", algorithm, Algorithm, "come from fm.algorithms")
-    offers("run_round", "problem", problem, ("name", "loss", "factors", "chunk", "check"), "come from fm.models")
-    made("run_round", "state", state, State, "come from algorithm.init(params)")
-    made("run_round", "cohort", cohort, Cohort, "come from fm.Cohort.from_batches")
-    if key is not None:
-        random_key("run_round", "key", key)
-    if memory is not None:
-        offers("run_round", "memory", memory, ("read", "write"), "be a client memory")
-    flag("run_round", "drift", drift)
-    if jax.tree.structure(state.server) != traced.server_structure(algorithm, state.server.x):
-        kinds = f"init of this very {type(algorithm).__name__}, got a {type(state.server).__name__}"
-        raise ConfigError(f"run_round: state must come from the {kinds} of another algorithm or base")
-    started("run_round", "params", state.server.x.tree, getattr(problem, "init", None))
-    asks = algorithm.prime_points if state.round < algorithm.gradient_rounds else algorithm.points
-    if not cohort.probing and asks(state.server):
-        raise DataError(
-            f"run_round: the cohort has no client to ask for gradients; {type(algorithm).__name__} needs one"
-        )
-    if not cohort.members:
-        raise DataError("run_round: the cohort has no client; give at least one")
-    options = {"devices": devices, "drift": drift, "layout": layout or default_layout(problem, devices)}
-    options["intake"] = None if layout is None else Intake(problem.check)
-    ready = assemble(algorithm, problem, state.server, state.round, cohort, key, **options)
-    return run_ready(ready, placed(state, devices), memory)
 
 
 def default_layout(problem: Problem, devices: int | None) -> Layout:
