@@ -62,7 +62,11 @@ def test_convolution_and_kernel_gradients(case):
 
 @needed
 @pytest.mark.parametrize(
-    ("rows", "out", "width"), [(10, 62, 784), (1, 16, 16), (7, 17, 31), (32, 100, 300), (13, 19, 64)]
+    ("rows", "out", "width"),
+    [
+        *[(10, 62, 784), (1, 16, 16), (7, 17, 31), (32, 100, 300), (13, 19, 64)],
+        *[(33, 1, 3), (100, 17, 90), (300, 300, 21), (270, 21, 300), (40, 1030, 5), (97, 8, 1040)],  # packed
+    ],
 )
 def test_products_of_dense_layers(rows, out, width):
     x, w, d = _draw(5, (rows, width), (out, width), (rows, out))
@@ -232,7 +236,9 @@ def test_what_is_not_finite_stays_what_it_is():
 def test_the_layers_use_them():
     x, w, a, v = _draw(3, (2, 6, 6, 3), (3, 3, 3, 16), (10, 16), (16, 16))
     z, u, b = _draw(4, (2, 1, 64), (16, 64), (64,))
-    products = ((linear.dense, (a, v)), (linear.outer_sum, (a, v[:10])), (linear.passed_on, (a, v)))
+    many = np.ones((40, 16), np.float32)
+    products = [(linear.dense, (a, v)), (linear.outer_sum, (a, v[:10])), (linear.passed_on, (a, v))]
+    products += [(linear.dense, (many, v)), (linear.outer_sum, (many, many)), (linear.passed_on, (many, v))]
     for layer, args in ((convolution.conv2d, (x, w)), (recurrence._unroll, (z, u, b)), *products):
         assert "fedmime_" in jax.jit(layer).lower(*args).as_text()
 

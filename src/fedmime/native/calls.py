@@ -17,7 +17,7 @@ MULTIPLE = 16  # of output channels, and the least width of dense layers: whole 
 ARRAYS = 16  # that can be added up
 MANY = 1 << 14  # entries from which on the kernels add up the faster
 TERMS = 4  # that can be added to a sum of outer products
-FEW = 32  # rows for which the kernels of dense layers are the faster ones
+FEW = 32  # rows of a mini-batch, which weights are gone through with as they lie; more are worth packing
 
 
 def usable(*arrays: jax.Array) -> bool:
@@ -52,12 +52,12 @@ def unrolls_back(d: jax.Array, gates: jax.Array, c: jax.Array, u: jax.Array) -> 
 
 def multiplies(x: jax.Array, w: jax.Array) -> bool:
     """Whether the kernels can and should find inner products of rows."""
-    return x.shape[1] == w.shape[1] and _few(x.shape[0], *w.shape) and usable(x, w)
+    return x.shape[1] == w.shape[1] and _wide(x.shape[0], *w.shape) and usable(x, w)
 
 
 def passes_on(d: jax.Array, w: jax.Array) -> bool:
     """Whether the kernels can and should multiply rows with a matrix."""
-    return d.shape[1] == w.shape[0] and _few(d.shape[0], *w.shape) and usable(d, w)
+    return d.shape[1] == w.shape[0] and _wide(d.shape[0], *w.shape) and usable(d, w)
 
 
 def adds_outer(d: jax.Array, a: jax.Array, terms: Sequence[jax.Array] = (), more: More | tuple[()] = ()) -> bool:
@@ -67,7 +67,9 @@ def adds_outer(d: jax.Array, a: jax.Array, terms: Sequence[jax.Array] = (), more
         other, table, places = more
         fits = fits and other.shape == (*places.shape, d.shape[1]) and table.shape[1:] == a.shape[1:]
         fits = fits and takes(table, places) and usable(other)
-    return fits and len(terms) <= TERMS and _few(d.shape[0], d.shape[1], a.shape[1]) and usable(d, a, *terms)
+    if terms or more:
+        fits = fits and d.shape[0] <= FEW and len(terms) <= TERMS
+    return fits and _wide(d.shape[0], d.shape[1], a.shape[1]) and usable(d, a, *terms)
 
 
 def sums(*arrays: jax.Array) -> bool:
@@ -253,5 +255,6 @@ def _in_vectors(other: jax.Array, pads: Padding) -> bool:
     return other.shape[-1] % MULTIPLE == 0 and all(before == after >= 0 for before, after in pads)
 
 
-def _few(rows: int, *widths: int) -> bool:
-    return rows <= FEW and min(widths) >= MULTIPLE
+def _wide(rows: int, *widths: int) -> bool:
+    """Whether weights are wide enough for what goes through them as they lie; a packed product may have any widths."""
+    return rows > FEW or min(widths) >= MULTIPLE

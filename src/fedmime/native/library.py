@@ -24,6 +24,7 @@ _SOURCES = {
     "convolution.c": ("convolve", "kernel_gradient"),
     "cores.c": ("settled",),
     "linear.c": ("inner_products", "outer_sum", "outer_sum_of_rows", "products"),
+    "matrix.c": (),
     "meeting.c": ("total",),
     "memory.c": ("unfilled",),
     "queue.c": ("next",),
@@ -31,6 +32,7 @@ _SOURCES = {
     "rows.c": ("take", "weighted_rows"),
     "sums.c": ("choose", "dot", "put", "squared_distance", "weighted_sum"),
 }
+_HEADERS = ("matrix.h", "vectors.h")
 KERNELS = tuple(kernel for kernels in _SOURCES.values() for kernel in kernels)
 _FLAGS = ("-O3", "-march=native", "-fPIC", "-shared")
 _PATIENCE = 120  # seconds
@@ -102,7 +104,7 @@ def _compiler() -> str | None:
 def _compiled(compiler: str) -> Path:
     """The library for these sources, this compiler and this CPU."""
     folder = Path(__file__).parent
-    texts = [(folder / name).read_bytes() for name in ("vectors.h", *_SOURCES)]
+    texts = [(folder / name).read_bytes() for name in (*_HEADERS, *_SOURCES)]
     parts = [*texts, _run(compiler, "--version"), _cpu(), version("jaxlib").encode(), " ".join(_FLAGS).encode()]
     digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
     path = user_cache() / "native" / f"kernels-{digest}.so"

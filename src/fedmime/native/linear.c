@@ -1,8 +1,9 @@
 /* The three products of a dense layer with weights [out, in] on a mini-batch. Where a width is no whole number of vectors,
-   the last vector of a row overlaps the one before it, so nothing is read or written beyond a row. */
-#include "vectors.h"
+   the last vector of a row overlaps the one before it, so nothing is read or written beyond a row. More rows than a
+   mini-batch has are worth packing; see matrix.c. */
+#include "matrix.h"
 
-enum { MOST_TERMS = 4, SPAN = WIDEST * LANES };
+enum { FEW = 32, MOST_TERMS = 4, SPAN = WIDEST * LANES };
 enum { CACHED = 1 << 14 }; /* numbers of the rows that all rows of the result are made of: they stay in the second cache */
 
 /* Arrays [out, in] to which a sum of outer products is added, each times a number that is not zero. */
@@ -17,6 +18,11 @@ typedef struct {
     int64_t count;
     const float *d, *const *rows;
 } more_rows;
+
+static XLA_FFI_Error *multiplied(XLA_FFI_CallFrame *frame, Matrix a, Matrix b, int64_t rows, int64_t depth,
+                                 int64_t columns) {
+    return multiply(a, b, rows, depth, columns, result(frame, 0)->data) ? NULL : no_memory(frame);
+}
 
 /* A few rows of the result, some columns: to[r][...] = terms + sum over k of a[k][r] * b[k][...], from row r0 and
    column c of the result on. Of a vector that overlaps the one before it only the last `fresh` columns are stored: the
@@ -77,6 +83,10 @@ static void outer_sum(XLA_FFI_CallFrame *frame, int first, const more_rows *more
 /* rets: the outer products of the rows of d and a, and the terms, added up [out, in]. */
 XLA_FFI_Error *fedmime_outer_sum(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
+    const XLA_FFI_Buffer *d = argument(frame, 0), *a = argument(frame, 1), *to = result(frame, 0);
+    int64_t n = d->dims[0], out = to->dims[0], in = to->dims[1];
+    if (n > FEW && frame->args.size == 2)
+        return multiplied(frame, (Matrix){d->data, 1, out}, (Matrix){a->data, in, 1}, out, n, in);
     more_rows none = {0};
     outer_sum(frame, 0, &none);
     return NULL;
@@ -152,6 +162,7 @@ XLA_FFI_Error *fedmime_inner_products(XLA_FFI_CallFrame *frame) {
     const float *x = argument(frame, 0)->data, *w = argument(frame, 1)->data;
     float *z = result(frame, 0)->data;
     int64_t n = argument(frame, 0)->dims[0], depth = argument(frame, 0)->dims[1], out = argument(frame, 1)->dims[0];
+    if (n > FEW) return multiplied(frame, (Matrix){x, depth, 1}, (Matrix){w, 1, depth}, n, depth, out);
     for (int64_t o = 0; o < out; o += AT_ONCE) {
         int64_t first = o + AT_ONCE <= out ? o : out - AT_ONCE;
         for (int64_t r = 0; r < n;) {
@@ -194,6 +205,7 @@ XLA_FFI_Error *fedmime_products(XLA_FFI_CallFrame *frame) {
     const float *d = argument(frame, 0)->data, *w = argument(frame, 1)->data;
     float *z = result(frame, 0)->data;
     int64_t n = argument(frame, 0)->dims[0], out = argument(frame, 1)->dims[0], in = argument(frame, 1)->dims[1];
+    if (n > FEW) return multiplied(frame, (Matrix){d, out, 1}, (Matrix){w, in, 1}, n, out, in);
     for (int64_t c = 0; c < in; c += BLOCK)
         for (int64_t k = 0; k < out; k += DEPTH)
             for (int64_t r = 0; r < n;) {

@@ -18,25 +18,27 @@ INLINE int64_t units(const Layer *l, int64_t panel) {
     return left < LANES ? left : LANES;
 }
 
-/* u [hidden, 4 hidden] as [panels][hidden][gates][LANES]: what a panel multiplies lies in one stretch. */
+/* u [hidden, 4 hidden] as [panels][parts of the gates][hidden][WIDEST][LANES]: what a tile multiplies lies in one stretch. */
 static void pack(const float *u, const Layer *l, float *packed) {
     for (int64_t p = 0; p < l->panels; p++)
-        for (int64_t k = 0; k < l->hidden; k++)
-            for (int g = 0; g < GATES; g++, packed += LANES)
-                store(packed, load_some(u + (k * GATES + g) * l->hidden + p * LANES, units(l, p)));
+        for (int first = 0; first < GATES; first += WIDEST)
+            for (int64_t k = 0; k < l->hidden; k++)
+                for (int g = first; g < first + WIDEST; g++, packed += LANES)
+                    store(packed, load_some(u + (k * GATES + g) * l->hidden + p * LANES, units(l, p)));
 }
 
 /* One step of a few examples and the units of one panel. */
 INLINE void open_gates(int rows, int width, const Layer *l, int64_t panel, const float *h, const float *u,
                        const float *b, const float *c, float *z, float *h_new, float *c_new) {
-    vec sums[SUMS] = {};
+    vec sums[GATES / WIDEST][SUMS] = {};
     int64_t n = units(l, panel), hidden = l->hidden;
-    if (h) product(rows, width, hidden, h, hidden, 1, u, width * LANES, sums);
+    for (int part = 0; h && part < GATES / width; part++)
+        product(rows, width, hidden, h, hidden, 1, u + part * hidden * width * LANES, width * LANES, sums[part]);
     for (int r = 0; r < rows; r++) {
         vec gate[GATES];
         for (int g = 0; g < GATES; g++) {
             float *place = z + (r * GATES + g) * hidden;
-            vec sum = sums[r * GATES + g] + load_some(place, n) + load_some(b + g * hidden, n);
+            vec sum = sums[g / width][r * width + g % width] + load_some(place, n) + load_some(b + g * hidden, n);
             gate[g] = g == 2 ? vtanh(sum) : sigmoid(sum);
             store_some(place, gate[g], n);
         }
@@ -60,9 +62,9 @@ XLA_FFI_Error *fedmime_lstm_forward(XLA_FFI_CallFrame *frame) {
     for (int64_t t = 0; t < l.time; t++, z += GATES * step, h += step, c += step)
         for (int64_t p = 0; p < l.panels; p++)
             for (int64_t r = 0; r < l.batch;) {
-                int rows = next_rows(l.batch - r, GATES);
+                int rows = next_rows(l.batch - r, WIDEST);
                 int64_t at = r * l.hidden, unit = at + p * LANES;
-                ROWS(open_gates, rows, GATES, &l, p, t ? h - step + at : NULL, packed + p * panel_size, b + p * LANES,
+                ROWS(open_gates, rows, WIDEST, &l, p, t ? h - step + at : NULL, packed + p * panel_size, b + p * LANES,
                      t ? c - step + unit : NULL, z + r * GATES * l.hidden + p * LANES, h + unit, c + unit)
                 r += rows;
             }

@@ -28,11 +28,11 @@ def dense(x: jax.Array, w: jax.Array, b: jax.Array | None = None) -> jax.Array:
 @jax.custom_vjp
 def _matmul(x: jax.Array, w: jax.Array) -> jax.Array:
     """The product x w^T for x [n, in], w [out, in]."""
-    return _inner_products(x, w)
+    return inner_products(x, w)
 
 
 def _matmul_forward(x: jax.Array, w: jax.Array) -> tuple[jax.Array, Pair]:
-    return _inner_products(x, w), (x, w)
+    return inner_products(x, w), (x, w)
 
 
 def _matmul_backward(saved: Pair, d: jax.Array) -> Pair:
@@ -44,7 +44,8 @@ _matmul.defvjp(_matmul_forward, _matmul_backward)
 
 
 @bilinear
-def _inner_products(x: jax.Array, w: jax.Array) -> jax.Array:
+def inner_products(x: jax.Array, w: jax.Array) -> jax.Array:
+    """The product x w^T for x [n, in], w [out, in]."""
     if native.multiplies(x, w):
         return native.inner_products(x, w)
     return lax.dot_general(x, w, (((1,), (1,)), ((), ())))

@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 
 from fedmime import native
+from fedmime.models.layers.linear import inner_products, outer_sum, passed_on
 
 Pair = tuple[jax.Array, jax.Array]
 Triple = tuple[jax.Array, jax.Array, jax.Array]
@@ -35,8 +36,7 @@ def lstm(x: jax.Array, w: jax.Array, u: jax.Array, b: jax.Array) -> jax.Array:
 
 def _run(x: jax.Array, w: jax.Array, u: jax.Array, b: jax.Array) -> Triple:
     """Outputs h, cells c and opened gates at every step."""
-    time, batch, width = x.shape
-    return _unroll((x.reshape(time * batch, width) @ w).reshape(time, batch, -1), u, b)
+    return _unroll(passed_on(_flat(x), w).reshape(*x.shape[:2], -1), u, b)
 
 
 @jax.custom_jvp
@@ -83,9 +83,10 @@ def _forward(x: jax.Array, w: jax.Array, u: jax.Array, b: jax.Array) -> tuple[ja
 
 def _backward(saved: Saved, d: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     x, w, u, h, c, gates = saved
-    dz = _unroll_backward(d, gates, c, u).reshape(-1, gates.shape[-1])
+    dz = _flat(_unroll_backward(d, gates, c, u))
     before = jnp.concatenate([jnp.zeros_like(h[:1]), h[:-1]])
-    return _times_transposed(dz, w).reshape(x.shape), _transposed(x) @ dz, _transposed(before) @ dz, dz.sum(0)
+    dx, dw, du = inner_products(dz, w), outer_sum(_flat(x), dz), outer_sum(_flat(before), dz)
+    return dx.reshape(x.shape), dw, du, dz.sum(0)
 
 
 @jax.custom_jvp
@@ -115,19 +116,15 @@ def _unroll_backward_xla(d: jax.Array, gates: jax.Array, c: jax.Array, u: jax.Ar
         dc = dc + dh * o * (1 - tanh_c * tanh_c)
         dz = [dc * g * i * (1 - i), dc * before * f * (1 - f), dc * i * (1 - g * g), dh * tanh_c * o * (1 - o)]
         dz = jnp.concatenate(dz, axis=-1)
-        return (_times_transposed(dz, u) if ut is None else dz @ ut, dc * f), dz
+        return (inner_products(dz, u) if ut is None else dz @ ut, dc * f), dz
 
     zero = jnp.zeros(d.shape[1:], d.dtype)
     return lax.scan(step, (zero, zero), (d, gates, jnp.arange(len(d))), reverse=True)[1]
 
 
-def _times_transposed(d: jax.Array, w: jax.Array) -> jax.Array:
-    return lax.dot_general(d, w, (((1,), (1,)), ((), ())))
-
-
-def _transposed(a: jax.Array) -> jax.Array:
-    """[time, batch, n] as [n, time * batch], stored."""
-    return lax.optimization_barrier(a.reshape(-1, a.shape[-1]).T)
+def _flat(a: jax.Array) -> jax.Array:
+    """[time, batch, n] as [time * batch, n]."""
+    return a.reshape(-1, a.shape[-1])
 
 
 lstm.defvjp(_forward, _backward)
