@@ -38,7 +38,7 @@ class Client(Protocol):
     steps: jax.Array
     """K_i, the number of local steps it will take."""
     pick: jax.Array
-    """The step whose iterate the server drew at random, or -1: one client of the cohort has one."""
+    """The step whose iterate the server drew at random, or -1: one client of the cohort has one, see `draws`."""
 
     def grad(self, y: Vector, batch: Batch, control: float | jax.Array = 0.0) -> Vector:
         """The mini-batch gradient at y, minus `control` times that of the same batch at the algorithm's anchor."""
@@ -65,7 +65,7 @@ class Replies(NamedTuple):
     population: jax.Array  # N
     steps: jax.Array  # local steps of the whole cohort
     mean_steps: jax.Array  # K: local steps of a client, its weight counted
-    coin: jax.Array  # the round's uniform random number, for the server's own choices
+    coin: Any  # the round's uniform random number, for the server's own choices; None unless the algorithm `draws`
 
 
 class State(NamedTuple):
@@ -97,6 +97,8 @@ class Algorithm(abc.ABC):
     """Whether clients train at all."""
     waits: ClassVar[bool] = False
     """Whether clients need the mean gradient before their first step: a second exchange in a deployment."""
+    draws: bool = False
+    """Whether it looks at what is drawn for the server in every round: `Client.pick` and `Replies.coin`."""
     pooled: ClassVar[bool] = False
     """Whether it runs on the pooled data instead of on clients."""
 

@@ -63,8 +63,12 @@ class MimeMVR(MVR):
     split: bool = static()
     gradient_rounds: int = static()
 
+    @property
+    def draws(self) -> bool:
+        return self.output == "random"
+
     def start(self, x: Vector) -> MVRState:
-        drawn = (x, jnp.zeros(())) if self.output == "random" else (None, None)
+        drawn = (x, jnp.zeros(())) if self.draws else (None, None)
         return MVRState(x, x, zeros(x), *drawn)
 
     def broadcast(self, server: MVRState, h: tuple[Vector, Vector]) -> MVRMessage:
@@ -89,7 +93,7 @@ class MimeMVR(MVR):
             y, drawn = carry
             return step(y, batch), where(batch.index == client.pick, y, drawn)
 
-        if self.output == "last":
+        if not self.draws:
             return Reply(send=client.descend(step, x) - x)
         y, drawn = client.descend(step_and_draw, (x, zeros(x)))
         return Reply(send=y - x, add=drawn)
@@ -97,7 +101,7 @@ class MimeMVR(MVR):
     def server(self, server: MVRState, h: tuple[Vector, Vector], replies: Replies) -> MVRState:
         x = server.x + self.eta_server * replies.mean
         moved = server._replace(x=x, x_old=server.x, m=self.momentum(server, h))
-        if self.output == "last":
+        if not self.draws:
             return moved
         seen = server.seen + replies.steps
         fresh = replies.coin * seen < replies.steps

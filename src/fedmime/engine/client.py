@@ -35,14 +35,20 @@ class LaneClient:
         batches: Batches,
         kept: Any,
         steps: jax.Array,
-        pick: jax.Array,
+        pick: jax.Array | None,
         watch_drift: bool,
         masked: int | None,
     ) -> None:
-        self.kept, self.steps, self.pick = kept, steps, pick
+        self.kept, self.steps, self._pick = kept, steps, pick
         self._source, self._batches, self._watch_drift, self._masked = source, batches, watch_drift, masked
         self._loss: jax.Array | None = None  # of the gradient taken last, for the round's report
         self.watch: Watch | None = None
+
+    @property
+    def pick(self) -> jax.Array:
+        """See `fedmime.algorithms.algorithm.Client.pick`."""
+        assert self._pick is not None, "an algorithm that looks at what is drawn for the server `draws`"
+        return self._pick
 
     def grad(self, y: Vector, batch: Batch, control: float | jax.Array = 0.0) -> Vector:
         """See `fedmime.algorithms.algorithm.Client.grad`."""

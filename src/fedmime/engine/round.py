@@ -60,7 +60,7 @@ class Info(NamedTuple):
 class Ready(NamedTuple):
     """A cohort laid out on the devices, before the state it will run from is known."""
 
-    algorithm: Algorithm
+    algorithm: Algorithm  # its numbers are on the devices
     problem: Problem
     round: int
     laid: Laid
@@ -110,13 +110,6 @@ def assemble(
     given = (algorithm, problem, server.x.tree, cohort, layout)
     laid = laid_before(*given) if intake is None else lay_out(*given, intake)
     cohort, plans = laid.cohort, laid.plans
-    entropy = _spare_entropy() if key is None else _entropy(key)
-    random = np.random.default_rng([*entropy, round_number])
-    pick = int(random.integers(max(sum(m.steps for m in cohort.training), 1)))
-    draws = local.packed(round_number, pick, random.random())
-    source = _spare_key(on) if key is None or not laid.random else jax.device_put(key, everywhere(on))
-    population, largest = on_all((float(cohort.population), largest), on)
-    common = local.Common(draws, source, population, largest)
     control = _control(problem, nbytes(server.x), cohort, plans)
     prime = round_number < algorithm.gradient_rounds
     masked = max((plan.longest for plan in plans), default=1) if layout.masked else None
@@ -124,9 +117,39 @@ def assemble(
     common_clients = max((plan.common for plan in plans), default=0)
     of_round = (prime, drift, laid.random, layout.lanes, masked, widths, common_clients, control, donate)
     options = local.Options(on, layout.chunk, *of_round)
-    recipe = at_round(algorithm, round_number)
+    recipe = _recipe(algorithm, round_number, on)
+    draws = drawn(recipe, round_number, cohort, key, options)
+    source = _spare_key(on) if key is None or not laid.random else jax.device_put(key, everywhere(on))
+    population, largest = on_all((float(cohort.population), largest), on)
+    common = local.Common(draws, source, population, largest)
     lent = _lent(recipe, problem, server, cohort, plans, options)
     return Ready(recipe, problem, round_number, laid, common, options, lent)
+
+
+def with_numbers(ready: Ready, algorithm: Algorithm) -> Ready:
+    """The same round with the numbers of another algorithm of its kind."""
+    return ready._replace(algorithm=_recipe(algorithm, ready.round, ready.options.mesh))
+
+
+def _recipe(algorithm: Algorithm, round_number: int, on: Mesh) -> Algorithm:
+    return on_all(at_round(algorithm, round_number), on)
+
+
+def drawn(
+    algorithm: Algorithm, round_number: int, cohort: Cohort, key: jax.Array | None, options: local.Options
+) -> Any:
+    """A round's number and what is drawn for the server, where its program looks at them."""
+    if not local.counts_rounds(algorithm, options):
+        return _spare_draws(options.mesh)
+    random = np.random.default_rng([*(_spare_entropy() if key is None else _entropy(key)), round_number])
+    pick = int(random.integers(max(sum(m.steps for m in cohort.training), 1)))
+    return local.packed(round_number, pick, random.random())
+
+
+@functools.cache
+def _spare_draws(on: Mesh) -> jax.Array:
+    with jax.ensure_compile_time_eval():
+        return jax.device_put(local.packed(0, 0, 0.0), everywhere(on))
 
 
 @functools.cache
@@ -199,9 +222,8 @@ def begin(ready: Ready, state: State, memory: ClientMemory | None = None, before
         local.Wave(tables, () if memory is None else _kept(memory, plan, blank, ready.options))
         for tables, plan in zip(ready.laid.tables, ready.laid.plans, strict=True)
     ]
-    algorithm = on_all(ready.algorithm, ready.options.mesh)
     lent = _tables(ready, before)
-    given = (algorithm, ready.problem, state.server, waves, ready.common, ready.options, lent)
+    given = (ready.algorithm, ready.problem, state.server, waves, ready.common, ready.options, lent)
     server, figures, outcome = local.run(*given)
     return Underway(ready, State(ready.round + 1, server, memory), figures, outcome)
 
@@ -218,7 +240,7 @@ def end(underway: Underway) -> tuple[State, Info]:
     ready, state, figures, outcome = underway
     if figures is None:
         return state, _info(ready, None, ready.laid.refused)
-    report = local.Report(*jax.device_get(figures).tolist())
+    report = local.Report(*np.asarray(figures).tolist())
     if ready.scratch and not any(leaf.is_deleted() for leaf in jax.tree.leaves(outcome.scratch)):
         scratch.keep(ready.scratch, ready.options.mesh, outcome.scratch)  # only now is it known that all went well
     refused, memory = list(ready.laid.refused), state.memory

@@ -14,7 +14,7 @@ from fedmime.engine import Gate, Info, Participation, identity
 from fedmime.engine.ahead import Layouts
 from fedmime.engine.evaluate import evaluate
 from fedmime.engine.intake import Intake
-from fedmime.engine.round import Ready, assemble, default_layout, owned, placed, run_ready, shapes
+from fedmime.engine.round import Ready, assemble, default_layout, owned, placed, run_ready, shapes, with_numbers
 from fedmime.engine.schedule import Schedule
 from fedmime.engine.simulate import reserve
 from fedmime.errors import ConfigError, Stopped
@@ -22,7 +22,6 @@ from fedmime.experiments import grid as grids
 from fedmime.experiments.setting import Setting, plain
 from fedmime.experiments.sweep_trial import Shelf, Trial
 from fedmime.experiments.train import Prepared
-from fedmime.numbers import at_round
 
 _FORMAT = 1  # of what is kept on disk
 _SAVE_SECONDS = 60.0
@@ -91,8 +90,7 @@ class Lockstep:
     def _step(self, trial: Trial, ready: Ready, meanwhile: Callable[[], object]) -> None:
         algorithm = self._algorithms[self.trials.index(trial)]
         assert trial.state is not None
-        ready = ready._replace(algorithm=at_round(algorithm, ready.round))
-        trial.state, info = run_ready(ready, trial.state, meanwhile=meanwhile)
+        trial.state, info = run_ready(with_numbers(ready, algorithm), trial.state, meanwhile=meanwhile)
         trial.done += 1
         self._judge(trial, info)
         if trial.done in self._evaluations and self._population.test is not None:

@@ -44,8 +44,8 @@ Gradients = tuple[Vector, ...]
 class Common(NamedTuple):
     """What a compiled round takes beside the server's state and the clients' data."""
 
-    draws: Any  # a round's number, and what the server drew for it; see `packed`
-    key: jax.Array  # of the run; the round's own is folded in
+    draws: Any  # a round's number, and what is drawn for the server; see `packed` and `counts_rounds`
+    key: jax.Array  # of the run; the round's own is folded in where the loss draws random numbers
     population: Any
     largest: Any  # how many times 1 + ‖x‖ a reply or an update may be long
 
@@ -63,10 +63,19 @@ class Common(NamedTuple):
         """A uniform random number."""
         return lax.bitcast_convert_type(self.draws[2], jnp.float32)
 
+    def round_key(self, options: Options) -> jax.Array:
+        """Where the clients' random numbers of this round come from, if there are any."""
+        return jax.random.fold_in(self.key, self.round) if options.random else self.key
+
 
 def packed(round_number: int, pick: int, coin: float) -> np.ndarray:
     """Numbers of a round as one array, which is sent faster than three."""
     return np.asarray([round_number, pick, np.float32(coin).view(np.int32)], np.int32)
+
+
+def counts_rounds(algorithm: Algorithm, options: Options) -> bool:
+    """Whether a round's program looks at `Common.draws`; one that does not is given the same array every time."""
+    return algorithm.draws or options.random or options.prime
 
 
 class Wave(NamedTuple):
@@ -254,7 +263,7 @@ def _whole_round(
 ) -> Any:
     def inside(replicated: Any, tables: Tables, kept: Any, lent: Any) -> Any:
         algorithm, server, common = replicated
-        key = jax.random.fold_in(common.key, common.round)
+        key = common.round_key(options)
         h, source = _full_gradients(algorithm, problem, server, tables, key, options, lent)
         totals, new, refused = None, kept, jnp.zeros(tables.clients.steps.shape, bool)
         if not options.prime and algorithm.local_steps:
@@ -273,7 +282,7 @@ def _gradient_wave(
 ) -> Gradients:
     def inside(replicated: Any, tables: Tables, kept: Any) -> Any:
         algorithm, server, common = replicated
-        key = jax.random.fold_in(common.key, common.round)
+        key = common.round_key(options)
         return (_full_gradients(algorithm, problem, server, tables, key, options)[0],)
 
     return _on_devices(options, inside, (algorithm, server, common), wave, (EVERYWHERE,))[0]
@@ -291,7 +300,7 @@ def _training_wave(
 ) -> Any:
     def inside(replicated: Any, tables: Tables, kept: Any) -> Any:
         algorithm, server, h, common = replicated
-        key = jax.random.fold_in(common.key, common.round)
+        key = common.round_key(options)
         anchor = algorithm.anchor(algorithm.broadcast(server, h))
         return _train(algorithm, Twice(problem, anchor), server, h, tables, kept, key, common, options)
 
@@ -366,8 +375,10 @@ def _train(
         own = jax.random.fold_in(key, tables.clients.index[i])
         batches = Batches(tables, own, tables.clients.first[i], server.x, options.widths)
         own_kept, steps = jax.tree.map(lambda leaf: leaf[i], kept), tables.clients.steps[i]
-        drawn = common.pick - tables.clients.before[i]
-        pick = jnp.where((drawn >= 0) & (drawn < steps), drawn, -1)
+        pick = None
+        if algorithm.draws:
+            drawn = common.pick - tables.clients.before[i]
+            pick = jnp.where((drawn >= 0) & (drawn < steps), drawn, -1)
         client = LaneClient(source, batches, own_kept, steps, pick, options.drift, options.masked)
         reply = algorithm.local(message, client)
         return jax.tree.map(jnp.asarray, reply), client.watch or Watch.zero(dtype)
@@ -451,14 +462,13 @@ def _conclude(
 ) -> tuple[Server, Report]:
     """The server's part. A result that is not finite, or leads too far, leaves the state as it was."""
     zero = jnp.zeros((), jax.tree.leaves(server.x)[0].dtype)
-    replies, loss, drift, accepted = Replies((), (), common.population, zero, zero, common.coin), zero, zero, True
+    coin = common.coin if algorithm.draws else None
+    replies, loss, drift, accepted = Replies((), (), common.population, zero, zero, coin), zero, zero, True
     deviation, refused = None, zero
     if totals is not None:
         steps = totals.steps.astype(zero.dtype)
         mean = jax.tree.map(lambda leaf: leaf / totals.weight, totals.send)
-        replies = Replies(
-            mean, totals.add, common.population, steps, totals.weighted_steps / totals.weight, common.coin
-        )
+        replies = Replies(mean, totals.add, common.population, steps, totals.weighted_steps / totals.weight, coin)
         deviation = algorithm.deviation(server, h, replies)
         loss, drift = totals.watch.loss / steps, totals.watch.drift / steps
         accepted, refused = totals.steps > 0, totals.refused
