@@ -63,8 +63,13 @@ class Cohort:
         """What `run_round` last made of it, for the next round on it; see `engine.laid`."""
         return {}
 
+    @functools.cached_property
+    def last_round(self) -> list[Any]:
+        """The last round on it, if there is something to be had from it for the next; see `engine.again`."""
+        return []
+
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "laid_out"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("laid_out", "last_round")}
 
     @functools.cached_property
     def batch_size(self) -> int:

@@ -37,6 +37,14 @@ class Laid(NamedTuple):
     plans: list[Plan]
     tables: list[Packed]  # on the devices
 
+    def kept_by(self, cohort: Cohort) -> Laid:
+        """The same without the cohort itself: nothing would free one that refers to itself."""
+        return self._replace(cohort=None) if self.cohort is cohort else self
+
+    def of(self, cohort: Cohort) -> Laid:
+        """What the cohort kept."""
+        return self._replace(cohort=cohort) if self.cohort is None else self
+
 
 def lay_out(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort, layout: Layout, intake: Intake) -> Laid:
     """Look at a cohort's data and send it to the devices."""
@@ -65,9 +73,10 @@ def laid_before(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort,
         with jax.ensure_compile_time_eval():  # also if somebody traces a round: the arrays stay
             laid = lay_out(algorithm, problem, model, cohort, layout, Intake(problem.check))
         cohort.laid_out.clear()
-        if nbytes(laid.tables) <= LARGEST:  # without itself: nothing would free a cohort that refers to itself
-            cohort.laid_out[kind] = laid._replace(cohort=None) if laid.cohort is cohort else laid
-    return laid._replace(cohort=cohort) if laid.cohort is None else laid
+        cohort.last_round.clear()
+        if nbytes(laid.tables) <= LARGEST:
+            cohort.laid_out[kind] = laid.kept_by(cohort)
+    return laid.of(cohort)
 
 
 def leaves_some(algorithm: Algorithm, layout: Layout) -> bool:

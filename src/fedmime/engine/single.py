@@ -6,6 +6,7 @@ import jax
 
 from fedmime.algorithms.algorithm import Algorithm, State
 from fedmime.engine import traced
+from fedmime.engine.again import Asked, again, keep
 from fedmime.engine.cohort import Cohort
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory
@@ -36,6 +37,12 @@ def run_round(
         drift: also measure the mean of ‖y − x‖² over all local steps.
         layout: the padded sizes to share between rounds.
     """
+    wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
+    asked, kept = Asked(algorithm, problem, key, devices, drift, wide), layout is None and memory is None
+    if kept and isinstance(state, State) and isinstance(cohort, Cohort):
+        ready = again(asked, state, cohort)
+        if ready is not None:
+            return run_ready(ready, state)
     made("run_round", "algorithm", algorithm, Algorithm, "come from fm.algorithms")
     offers("run_round", "problem", problem, ("name", "loss", "factors", "chunk", "check"), "come from fm.models")
     made("run_round", "state", state, State, "come from algorithm.init(params)")
@@ -59,4 +66,7 @@ def run_round(
     options = {"devices": devices, "drift": drift, "layout": layout or default_layout(problem, devices)}
     options["intake"] = None if layout is None else Intake(problem.check)
     ready = assemble(algorithm, problem, state.server, state.round, cohort, key, **options)
-    return run_ready(ready, placed(state, devices), memory)
+    state = placed(state, devices)
+    if kept:
+        keep(asked, state, cohort, ready)
+    return run_ready(ready, state, memory)
