@@ -12,11 +12,14 @@
 #include "vectors.h"
 
 #ifdef __linux__
-enum { MOST = 8 }; /* threads that are sent away: with more cores the system finds an idle one more often */
-enum { MOMENT = 1000 * 1000, WHILE = 2 * MOMENT }; /* nanoseconds: the host's on a core; until a device looks again */
+enum { MOST = 8 };    /* threads that are sent away: with more cores the system finds an idle one more often */
+enum { PLACES = 256 }; /* cores that are told apart, by their places among those the process may use */
+enum { GRACE = 50 * 1000, MOMENT = 1000 * 1000, WHILE = 2 * MOMENT }; /* nanoseconds: for other devices to come; of the
+   host's on a core; until a device looks again */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* nobody reads which cores a thread may use while that changes */
 static pid_t threads[MOST];                              /* that computed for a device before */
 static int count;
+static int64_t taken[PLACES]; /* when a device's thread was last seen on the core that it took; 0: it is free */
 static _Thread_local int known;
 static _Thread_local struct {
     int place, core;
@@ -37,9 +40,8 @@ static void move(pid_t thread, const cpu_set_t *there, const cpu_set_t *may) {
     if (!sched_setaffinity(thread, sizeof *there, there)) sched_setaffinity(thread, sizeof *may, may);
 }
 
-/* The cores that the calling thread may use, and the place-th of them alone. */
-static int find(int place, cpu_set_t *may, cpu_set_t *one) {
-    if (sched_getaffinity(0, sizeof *may, may)) return -1;
+/* The place-th of some cores, and it alone; -1 without it. */
+static int find(int place, const cpu_set_t *may, cpu_set_t *one) {
     int core = 0;
     while (core < CPU_SETSIZE && !(CPU_ISSET(core, may) && place-- == 0)) core++;
     if (core == CPU_SETSIZE) return -1;
@@ -48,33 +50,76 @@ static int find(int place, cpu_set_t *may, cpu_set_t *one) {
     return core;
 }
 
-/* The calling thread goes to its device's core, if it is on another; other devices' threads that wait there leave. */
-static void go_home(int place) {
-    cpu_set_t may, one, others;
-    int core = find(place, &may, &one);
-    if (core < 0) return;
-    if (!known) {
-        if (count < MOST) threads[count] = self();
-        if (count <= MOST) count++;
-        known = 1;
-    }
-    if (core != sched_getcpu()) move(0, &one, &may);
-    CPU_XOR(&others, &may, &one);
-    for (int i = 0; count <= MOST && i < count; i++)
-        if (threads[i] != self()) move(threads[i], &others, &may);
-    home.place = place, home.core = core, home.when = nanoseconds();
+static int place_of(int core, const cpu_set_t *may) {
+    int place = 0;
+    for (int c = 0; c < core; c++) place += CPU_ISSET(c, may) != 0;
+    return place;
 }
 
-/* Before every trip: the system is asked at the first one, and again after a while. */
-static void settle(int place, int first) {
-    if (place < 0) {
+static int is_free(int place) {
+    return place < PLACES && nanoseconds() > __atomic_load_n(&taken[place], __ATOMIC_RELAXED) + 2 * WHILE;
+}
+
+/* Whether the threads of all devices are on cores that they took, so that none waits elsewhere. */
+static int all_home(int places) {
+    for (int p = 0; p < places; p++)
+        if (is_free(p)) return 0;
+    return 1;
+}
+
+/* The calling thread stays on the core where it is, if no other device's took it; else it goes to a free one, its own if
+   there is none. */
+static int go_home(int own, int first, cpu_set_t *may, cpu_set_t *one) {
+    if (pthread_mutex_lock(&lock)) return 0;
+    home.place = first ? -1 : home.place;
+    int core = -1, here = sched_getcpu(), places = sched_getaffinity(0, sizeof *may, may) ? 0 : CPU_COUNT(may);
+    if (own < places && places <= PLACES) {
+        int place = home.place < 0 ? place_of(here, may) : home.place;
+        if (home.place < 0 && !is_free(place))
+            for (place = 0; place < places && !is_free(place);) place++;
+        core = find(place < places ? place : own, may, one);
+        home.place = place < places ? place : own;
+    }
+    if (core >= 0) {
+        if (!known && count < MOST) threads[count] = self();
+        if (!known && count <= MOST) count++;
+        known = 1;
+        if (core != here) move(0, one, may);
+        home.core = core, home.when = nanoseconds();
+        __atomic_store_n(&taken[home.place], home.when, __ATOMIC_RELAXED);
+    }
+    pthread_mutex_unlock(&lock);
+    return core >= 0;
+}
+
+/* Other devices' threads may wait on the calling thread's core: they leave. */
+static void send_away(const cpu_set_t *may, const cpu_set_t *one) {
+    cpu_set_t others;
+    CPU_XOR(&others, may, one);
+    if (pthread_mutex_lock(&lock)) return;
+    for (int i = 0; count <= MOST && i < count; i++)
+        if (threads[i] != self()) move(threads[i], &others, may);
+    pthread_mutex_unlock(&lock);
+}
+
+/* Before every trip: the system is asked at the first one, and again after a while. All devices begin at nearly the same
+   time, and to see the others come takes less than to send them away. */
+static void settle(int own, int first) {
+    cpu_set_t may, one;
+    if (own < 0) {
         home.place = -1;
         return;
     }
-    if (!first && home.place == place && home.core == sched_getcpu() && nanoseconds() < home.when + WHILE) return;
-    if (pthread_mutex_lock(&lock)) return;
-    go_home(place);
-    pthread_mutex_unlock(&lock);
+    if (!first && home.place >= 0 && home.core == sched_getcpu() && nanoseconds() < home.when + WHILE) return;
+    if (!go_home(own, first, &may, &one)) return;
+    int places = CPU_COUNT(&may);
+    for (int64_t end = home.when + first * GRACE; !all_home(places);)
+        if (nanoseconds() >= end) return send_away(&may, &one);
+}
+
+void leave_home(void) {
+    if (home.place >= 0) __atomic_store_n(&taken[home.place], 0, __ATOMIC_RELAXED);
+    home.place = -1;
 }
 
 void let_host_work(void) {
@@ -98,19 +143,21 @@ void fedmime_give_way(void) {
     if (__atomic_load_n(&host.thread, __ATOMIC_RELAXED) != self() || pthread_mutex_lock(&lock)) return;
     if (host.thread == self() && nanoseconds() > host.when + MOMENT) {
         __atomic_store_n(&host.place, (host.place + 1) % host.places, __ATOMIC_RELAXED);
-        if (find(host.place, &may, &one) >= 0) move(0, &one, &may);
+        if (!sched_getaffinity(0, sizeof may, &may) && find(host.place, &may, &one) >= 0) move(0, &one, &may);
         host.when = nanoseconds();
     }
     pthread_mutex_unlock(&lock);
 }
 #else
 static void settle(int place, int first) { (void)place, (void)first; }
+void leave_home(void) {}
 void let_host_work(void) {}
 void fedmime_beside(int places) { (void)places; }
 void fedmime_give_way(void) {}
 #endif
 
-/* args: the number of a trip, a core's place among all; rets: the number, once the calling thread is there. */
+/* args: the number of a trip, a core's place among all; rets: the number, once the calling thread is there, or alone on
+   another. */
 XLA_FFI_Error *fedmime_settled(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
     int32_t trip = *(const int32_t *)argument(frame, 0)->data;
