@@ -37,8 +37,11 @@ class Client(Protocol):
     """What this client kept when it was last seen (`Algorithm.remember` if never)."""
     steps: jax.Array
     """K_i, the number of local steps it will take."""
-    pick: jax.Array
-    """The step whose iterate the server drew at random, or -1: one client of the cohort has one, see `draws`."""
+
+    @property
+    def pick(self) -> jax.Array:
+        """The step whose iterate the server drew at random, or -1: one client has one, if the algorithm `draws`."""
+        ...
 
     def grad(self, y: Vector, batch: Batch, control: float | jax.Array = 0.0) -> Vector:
         """The mini-batch gradient at y, minus `control` times that of the same batch at the algorithm's anchor."""
