@@ -240,7 +240,7 @@ def end(underway: Underway) -> tuple[State, Info]:
     ready, state, figures, outcome = underway
     if figures is None:
         return state, _info(ready, None, ready.laid.refused)
-    report = local.Report(*np.asarray(figures).tolist())
+    report = local.Report(*jax.device_get(figures).tolist())
     if ready.scratch and not any(leaf.is_deleted() for leaf in jax.tree.leaves(outcome.scratch)):
         scratch.keep(ready.scratch, ready.options.mesh, outcome.scratch)  # only now is it known that all went well
     refused, memory = list(ready.laid.refused), state.memory
