@@ -3,6 +3,8 @@
 import gc
 import os
 import pathlib
+import shutil
+import tempfile
 
 os.environ.setdefault("JAX_ENABLE_X64", "1")
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")
@@ -10,6 +12,10 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # Compiling is most of what tests cost: they ask for less optimized programs, which compute the same. The comparison of
 # the engine with a plain loop is run again as users run it, see the Makefile.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+# And a program that another test or process of this run has compiled is not compiled again.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{tempfile.gettempdir()}/fedmime-tests-{os.getpid()}")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import hypothesis
 import pytest
@@ -44,6 +50,12 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
         jax.clear_caches()
         gc.collect()
+
+
+def pytest_unconfigure() -> None:
+    programs = os.environ["JAX_COMPILATION_CACHE_DIR"]
+    if programs.endswith(f"fedmime-tests-{os.getpid()}"):  # this run's own, and this is not one of its workers
+        shutil.rmtree(programs, ignore_errors=True)
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
