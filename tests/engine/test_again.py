@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fedmime as fm
+from fedmime import native
 from fedmime.engine import single
 
 KEY = jax.random.key(1)
@@ -110,6 +111,52 @@ def test_a_state_of_another_kind_is_looked_at(made) -> None:
     wrong = state._replace(server=jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), state.server))
     with pytest.raises(fm.ConfigError, match=r"problem\.init"):
         fm.run_round(algorithm, PLAIN, wrong, cohort)
+
+
+def test_a_run_that_begins_anew_primes_again(made) -> None:
+    problem, algorithm, _ = CASES["primed"]
+    cohort, state = _cohort(), algorithm.init(PLAIN.init(jax.random.key(0)))
+    for _ in range(3):
+        state, _ = fm.run_round(algorithm, problem, state, cohort)
+    anew, info = fm.run_round(algorithm, problem, state._replace(round=0), cohort)
+    assert info.primed
+    assert made == [0, 1, 0]
+    np.testing.assert_array_equal(fm.params(anew)["dense0"]["w"], fm.params(state)["dense0"]["w"])
+
+
+def test_settings_of_jax_are_noticed(made) -> None:
+    problem, algorithm, _ = CASES["mime"]
+    cohort, state = _cohort(), algorithm.init(PLAIN.init(jax.random.key(0)))
+    for _ in range(2):
+        state, _ = fm.run_round(algorithm, problem, state, cohort)
+    assert made == [0]
+    jax.config.update("jax_debug_nans", True)
+    try:
+        fm.run_round(algorithm, problem, state, cohort)
+    finally:
+        jax.config.update("jax_debug_nans", False)
+    assert made == ([0, 2] if native.usable() else [0])
+
+
+def test_a_key_that_can_be_written_over_is_read_every_time(made) -> None:
+    problem, algorithm, _ = CASES["dropout"]
+    key, cohort, state = np.zeros(2, np.uint32), _cohort(), algorithm.init(PLAIN.init(jax.random.key(0)))
+    ends = []
+    for number in (0, 1):
+        key[1] = number
+        ends.append(fm.run_round(algorithm, problem, state, cohort, key)[0])
+    assert _bits(ends[0]) != _bits(ends[1])
+
+
+def test_a_round_that_somebody_tried_to_trace_is_not_kept() -> None:
+    problem, algorithm, _ = CASES["dropout"]
+    cohort, state = _cohort(), algorithm.init(PLAIN.init(jax.random.key(0)))
+    state, _ = fm.run_round(algorithm, problem, state, _cohort(), KEY)
+    with pytest.raises(Exception, match=r"(?i)trace"):
+        jax.jit(lambda: fm.params(fm.run_round(algorithm, problem, state, cohort, KEY)[0]))()
+    for _ in range(2):
+        state, info = fm.run_round(algorithm, problem, state, cohort, KEY)
+        assert not info.abandoned
 
 
 def test_a_cohort_that_keeps_a_round_is_freed_with_its_last_name() -> None:

@@ -78,6 +78,30 @@ def test_carries_keep_their_kind_and_replies_may_be_numbers(kind: str) -> None:
     close(fm.params(states[0]), fm.params(states[1]))
 
 
+@recipe
+class Peeking(HeavyBall):
+    """Looks at what is drawn for the server, and says so or not."""
+
+    kind: str = static()
+    eta: Value = number(POSITIVE)
+    draws: bool = static()
+
+    def local(self, message: Any, client: Client) -> Reply:
+        return Reply(send=zeros(message[0]), add=client.pick)
+
+    def server(self, server: State, h: Any, replies: Replies) -> State:
+        return server._replace(clients=replies.total + replies.coin)
+
+
+def test_what_is_drawn_has_to_be_asked_for() -> None:
+    algorithm = checked(Peeking("tuple", ETA, True))
+    state, _ = fm.run_round(algorithm, PROBLEM, algorithm.init(model()), _cohort())
+    assert -2 <= state.server.clients < -1  # of three clients with a step each one has a pick of 0; and the coin
+    silent = checked(Peeking("tuple", ETA, False))
+    with pytest.raises(fm.ConfigError, match="draws = True"):
+        fm.run_round(silent, PROBLEM, silent.init(model()), _cohort())
+
+
 def test_a_reply_without_bounds_is_refused_even_where_the_bound_is_infinite() -> None:
     algorithm = fm.algorithms.fedavg(ETA)
     state = algorithm.init(model())

@@ -25,6 +25,7 @@ class Asked(NamedTuple):
     devices: Any
     drift: Any
     wide: bool  # whether JAX has 64 bits
+    lends: bool  # whether rounds hand memory on
 
 
 class Last(NamedTuple):
@@ -38,17 +39,18 @@ class Last(NamedTuple):
 def keep(asked: Asked, state: State, cohort: Cohort, ready: Ready) -> None:
     """Keep a round with its cohort, unless the next one will differ: in its numbers, or because this one primed."""
     same = not ready.options.prime and not any(callable(leaf) for leaf in jax.tree.leaves(asked.algorithm))
-    if same and cohort.laid_out and not cohort.last_round:
+    if same and cohort.laid_out and isinstance(asked.key, jax.Array | None):  # other keys could be written over
         kept = ready._replace(laid=ready.laid.kept_by(cohort))
-        cohort.last_round.append(Last(asked, _kinds(state), kept))
+        cohort.last_round[:] = [Last(asked, _kinds(state), kept)]
 
 
 def again(asked: Asked, state: State, cohort: Cohort) -> Ready | None:
     """The round that was kept, for a state of the same kind; None where there is none, or not this one."""
-    if not cohort.last_round:
+    last: Last | None = next(iter(cohort.last_round), None)
+    if last is None:
         return None
-    last: Last = cohort.last_round[0]
-    if any(a is not b for a, b in zip(asked, last.asked, strict=True)) or _kinds(state) != last.kinds:
+    same = all(a is b for a, b in zip(asked, last.asked, strict=True)) and _kinds(state) == last.kinds
+    if not same or state.round < asked.algorithm.gradient_rounds:  # a run that begins anew has to prime
         cohort.last_round.clear()
         return None
     ready, common = last.ready, last.ready.common
@@ -61,4 +63,4 @@ def again(asked: Asked, state: State, cohort: Cohort) -> Ready | None:
 def _kinds(state: State) -> Any:
     """The structure of a server's state, and the shapes, numbers and places of its arrays."""
     leaves, structure = jax.tree.flatten(state.server)
-    return structure, [(leaf.shape, leaf.dtype, getattr(leaf, "sharding", None)) for leaf in leaves]
+    return structure, [(getattr(leaf, "aval", None), getattr(leaf, "sharding", None)) for leaf in leaves]

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from fedmime.algorithms.algorithm import Batch, Carry
 from fedmime.engine.gradients import Batches, Examples, Source, loop
+from fedmime.errors import ConfigError
 from fedmime.vector import Vector, squared_distance
 
 
@@ -47,7 +48,8 @@ class LaneClient:
     @property
     def pick(self) -> jax.Array:
         """See `fedmime.algorithms.algorithm.Client.pick`."""
-        assert self._pick is not None, "an algorithm that looks at what is drawn for the server `draws`"
+        if self._pick is None:
+            raise ConfigError("an algorithm that looks at Client.pick must say so: draws = True, got draws = False")
         return self._pick
 
     def grad(self, y: Vector, batch: Batch, control: float | jax.Array = 0.0) -> Vector:

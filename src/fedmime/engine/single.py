@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 
 from fedmime.algorithms.algorithm import Algorithm, State
-from fedmime.engine import traced
+from fedmime.engine import scratch, traced
 from fedmime.engine.again import Asked, again, keep
 from fedmime.engine.cohort import Cohort
 from fedmime.engine.intake import Intake
@@ -38,8 +38,9 @@ def run_round(
         layout: the padded sizes to share between rounds.
     """
     wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
-    asked, kept = Asked(algorithm, problem, key, devices, drift, wide), layout is None and memory is None
-    if kept and isinstance(state, State) and isinstance(cohort, Cohort):
+    asked = Asked(algorithm, problem, key, devices, drift, wide, scratch.usable())
+    plain = layout is None and memory is None
+    if plain and isinstance(state, State) and isinstance(cohort, Cohort):
         ready = again(asked, state, cohort)
         if ready is not None:
             return run_ready(ready, state)
@@ -67,6 +68,7 @@ def run_round(
     options["intake"] = None if layout is None else Intake(problem.check)
     ready = assemble(algorithm, problem, state.server, state.round, cohort, key, **options)
     state = placed(state, devices)
-    if kept:
+    after = run_ready(ready, state, memory)
+    if plain:  # only now is it known that all went well
         keep(asked, state, cohort, ready)
-    return run_ready(ready, state, memory)
+    return after
