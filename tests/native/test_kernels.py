@@ -299,6 +299,24 @@ def test_a_thread_that_goes_to_a_core_may_leave_it_again(core):
 
 
 @needed
+@pytest.mark.skipif(len(jax.devices()) < 2, reason="needs two devices")
+def test_threads_that_take_cores_for_two_loops_of_a_run_are_bound_after_none():
+    on, spec = jax.sharding.Mesh(np.asarray(jax.devices()[:2]), ("device",)), jax.sharding.PartitionSpec("device")
+
+    def both(places):
+        total = jnp.zeros((), jnp.int32)
+        for _ in range(2):
+            trips = 10 + 0 * total  # the second loop comes after the first
+            total = jax.lax.fori_loop(0, trips, lambda k, n: n + native.settled(k, places[0]), total)
+        return native.total(places[0], 2, [total[None]])[0]
+
+    run = jax.jit(jax.shard_map(both, mesh=on, in_specs=spec, out_specs=spec, check_vma=False))
+    for _ in range(5):
+        np.testing.assert_array_equal(run(np.arange(2, dtype=np.int32)), [180, 180])
+    assert {frozenset(cores) for cores in threads.cores()} == {frozenset(os.sched_getaffinity(0))}
+
+
+@needed
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_what_works_beside_devices_goes_from_core_to_core():
     core = ctypes.CDLL(None).sched_getcpu

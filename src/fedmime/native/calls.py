@@ -17,7 +17,7 @@ MULTIPLE = 16  # of output channels, and the least width of dense layers: whole 
 ARRAYS = 16  # that can be added up
 MANY = 1 << 14  # entries from which on the kernels add up the faster
 TERMS = 4  # that can be added to a sum of outer products
-FEW = 32  # rows of a mini-batch, which weights are gone through with as they lie; more are worth packing
+FEW = 32  # rows of a mini-batch, which weights are gone through with as they lie; more are worth packing (see linear.c)
 
 
 def usable(*arrays: jax.Array) -> bool:

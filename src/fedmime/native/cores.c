@@ -14,8 +14,8 @@
 #ifdef __linux__
 enum { MOST = 8 };    /* threads that are sent away: with more cores the system finds an idle one more often */
 enum { PLACES = 256 }; /* cores that are told apart, by their places among those the process may use */
-enum { GRACE = 50 * 1000, MOMENT = 1000 * 1000, WHILE = 2 * MOMENT }; /* nanoseconds: for other devices to come; of the
-   host's on a core; until a device looks again */
+enum { GRACE = 50 * 1000, MOMENT = 1000 * 1000, WHILE = 2 * MOMENT, LONG = 1000 * MOMENT }; /* nanoseconds: for other
+   devices to come; of the host's on a core; until a device looks again; until one that does not counts as gone */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* nobody reads which cores a thread may use while that changes */
 static pid_t threads[MOST];                              /* that computed for a device before */
 static int count;
@@ -57,7 +57,8 @@ static int place_of(int core, const cpu_set_t *may) {
 }
 
 static int is_free(int place) {
-    return place < PLACES && nanoseconds() > __atomic_load_n(&taken[place], __ATOMIC_RELAXED) + 2 * WHILE;
+    int64_t when = __atomic_load_n(&taken[place], __ATOMIC_RELAXED);
+    return !when || nanoseconds() > when + LONG;
 }
 
 /* Whether the threads of all devices are on cores that they took, so that none waits elsewhere. */
@@ -69,9 +70,8 @@ static int all_home(int places) {
 
 /* The calling thread stays on the core where it is, if no other device's took it; else it goes to a free one, its own if
    there is none. */
-static int go_home(int own, int first, cpu_set_t *may, cpu_set_t *one) {
+static int go_home(int own, cpu_set_t *may, cpu_set_t *one) {
     if (pthread_mutex_lock(&lock)) return 0;
-    home.place = first ? -1 : home.place;
     int core = -1, here = sched_getcpu(), places = sched_getaffinity(0, sizeof *may, may) ? 0 : CPU_COUNT(may);
     if (own < places && places <= PLACES) {
         int place = home.place < 0 ? place_of(here, may) : home.place;
@@ -102,24 +102,22 @@ static void send_away(const cpu_set_t *may, const cpu_set_t *one) {
     pthread_mutex_unlock(&lock);
 }
 
+void leave_home(void) {
+    if (home.place >= 0) __atomic_store_n(&taken[home.place], 0, __ATOMIC_RELAXED);
+    home.place = -1;
+}
+
 /* Before every trip: the system is asked at the first one, and again after a while. All devices begin at nearly the same
    time, and to see the others come takes less than to send them away. */
 static void settle(int own, int first) {
     cpu_set_t may, one;
-    if (own < 0) {
-        home.place = -1;
-        return;
-    }
-    if (!first && home.place >= 0 && home.core == sched_getcpu() && nanoseconds() < home.when + WHILE) return;
-    if (!go_home(own, first, &may, &one)) return;
+    if (first || own < 0) leave_home();
+    if (own < 0) return;
+    if (home.place >= 0 && home.core == sched_getcpu() && nanoseconds() < home.when + WHILE) return;
+    if (!go_home(own, &may, &one)) return;
     int places = CPU_COUNT(&may);
     for (int64_t end = home.when + first * GRACE; !all_home(places);)
         if (nanoseconds() >= end) return send_away(&may, &one);
-}
-
-void leave_home(void) {
-    if (home.place >= 0) __atomic_store_n(&taken[home.place], 0, __ATOMIC_RELAXED);
-    home.place = -1;
 }
 
 void let_host_work(void) {

@@ -3,7 +3,8 @@
    mini-batch has are worth packing; see matrix.c. */
 #include "matrix.h"
 
-enum { FEW = 32, MOST_TERMS = 4, SPAN = WIDEST * LANES };
+enum { FEW = 32 }; /* rows, as in calls.py: only with these are weights narrower than a vector kept away */
+enum { MOST_TERMS = 4, SPAN = WIDEST * LANES };
 enum { CACHED = 1 << 14 }; /* numbers of the rows that all rows of the result are made of: they stay in the second cache */
 
 /* Arrays [out, in] to which a sum of outer products is added, each times a number that is not zero. */

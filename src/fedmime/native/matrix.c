@@ -1,5 +1,5 @@
 /* Products of matrices of any size, on the thread that asks: XLA would share one with threads that compute for another
-   device. Both sides are packed: what a tile multiplies lies in one stretch, that of the right side in the first cache. */
+   device. Both sides are packed: what a tile multiplies lies in one stretch, which stays in the nearest caches. */
 #include <stdlib.h>
 
 #include "matrix.h"
@@ -66,7 +66,8 @@ INLINE void tile(int rows, int width, int64_t depth, const float *a, const float
 
 int multiply(Matrix a, Matrix b, int64_t rows, int64_t depth, int64_t columns, float *z) {
     float *left = aligned_alloc(64, 4 * TALL * DEEP), *right = aligned_alloc(64, 4 * DEEP * BROAD);
-    if (left && right)
+    int room = left && right;
+    if (room)
         for (int64_t c = 0; c < columns; c += BROAD)
             for (int64_t k = 0; k < depth; k += DEEP) {
                 int64_t some = smaller(BROAD, columns - c), deep = smaller(DEEP, depth - k);
@@ -83,5 +84,5 @@ int multiply(Matrix a, Matrix b, int64_t rows, int64_t depth, int64_t columns, f
                 }
             }
     free(left), free(right);
-    return left && right;
+    return room;
 }
