@@ -1,11 +1,14 @@
 """Metrics are exact weighted means over all examples, the last partial batch included."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 import fedmime as fm
 from engine.setting import PROBLEM, columns, model
+from fedmime.engine.devices import everywhere, mesh
 from fedmime.engine.evaluate import evaluate, evaluate_clients
 from reference import problems as ref_problems
 
@@ -64,3 +67,20 @@ def test_clients_are_measured_apart() -> None:
         alone = evaluate(problem, params, own) if len(own["y"]) else {"accuracy": np.nan, "loss": np.nan}
         for name, value in alone.items():
             np.testing.assert_allclose(apart[name][i], value, rtol=1e-6)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("n", [1, 5, 1500])
+def test_devices_share_a_batch(devices: int, n: int) -> None:
+    """Those where the model is; each has its part of it, and no example counts twice."""
+    seen = []
+
+    def metrics(params, batch):
+        seen.append(batch["y"].shape[0])
+        return PROBLEM.metrics(params, batch)
+
+    data = columns(np.random.default_rng(0), n)
+    placed = jax.device_put(model(), everywhere(mesh(devices)))
+    found = evaluate(dataclasses.replace(PROBLEM, metrics=metrics), placed, data)
+    assert found == pytest.approx(_by_hand(model(), data), rel=1e-12)
+    assert set(seen) == {max(1, {1: 1, 5: 8, 1500: 1024}[n] // devices)}

@@ -1,4 +1,4 @@
-"""Metrics of a model on many examples, in large compiled batches."""
+"""Metrics of a model on many examples, in large compiled batches that all devices share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding
+
+from fedmime.engine.devices import AXIS, EVERYWHERE, SPREAD, everywhere, mesh
 
 BATCH = 1024
 
@@ -19,9 +22,11 @@ class MetricProblem(Protocol):
     def metrics(self) -> Callable[[Any, Any], dict[str, tuple[jax.Array, jax.Array]]]: ...
 
 
-@functools.partial(jax.jit, static_argnames=("problem",))
-def _measure(problem: MetricProblem, params: Any, batch: Any) -> dict[str, tuple[jax.Array, jax.Array]]:
-    return problem.metrics(params, batch)
+@functools.partial(jax.jit, static_argnames=("problem", "on"))
+def _measure(problem: MetricProblem, params: Any, batch: Any, on: Mesh) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """The metrics of every example; each device takes its part of the batch."""
+    specs = {"mesh": on, "in_specs": (EVERYWHERE, SPREAD), "out_specs": SPREAD, "check_vma": False}
+    return jax.shard_map(problem.metrics, **specs)(params, batch)
 
 
 def evaluate(problem: MetricProblem, params: Any, columns: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -44,11 +49,13 @@ def _means(
     """Weighted means by group of examples, from batches of one shape; the last one repeats its final example."""
     sums: dict[str, np.ndarray] = {}
     done = 0
-    width = min(BATCH, 1 << max(len(group) - 1, 0).bit_length())
+    on = _where(params)
+    params = jax.device_put(params, everywhere(on))
+    width = -(-min(BATCH, 1 << max(len(group) - 1, 0).bit_length()) // on.size) * on.size
     for batch in _batches(parts, width):
         n = len(next(iter(batch.values())))
         padded = {name: column[np.minimum(np.arange(width), n - 1)] for name, column in batch.items()}
-        for name, (values, weights) in jax.device_get(_measure(problem, params, padded)).items():
+        for name, (values, weights) in jax.device_get(_measure(problem, params, padded, on)).items():
             total = sums.setdefault(name, np.zeros((2, groups)))
             real = weights[:n].astype(np.float64)
             np.add.at(total[0], group[done : done + n], values[:n] * real)
@@ -56,6 +63,13 @@ def _means(
         done += n
     with np.errstate(invalid="ignore"):
         return {name: value / weight for name, (value, weight) in sums.items()}
+
+
+def _where(params: Any) -> Mesh:
+    """The devices of a run whose model this is, else all."""
+    placed = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(params)]
+    meshes = [place.mesh for place in placed if isinstance(place, NamedSharding) and place.mesh.axis_names == (AXIS,)]
+    return meshes[0] if meshes and isinstance(meshes[0], Mesh) else mesh()
 
 
 def _batches(parts: Sequence[Mapping[str, np.ndarray]], width: int) -> Iterator[dict[str, np.ndarray]]:
