@@ -29,9 +29,11 @@ browser:
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  (apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium) >/dev/null 2>&1; } || true
 
+# Two processes; neighbouring tests share fixtures and programs, so each process gets half of them in a row.
+SHARED := --numprocesses 2 --dist worksteal
 test: install lint browser
-	$(BIN)/python -m pytest --numprocesses 2 --quiet
-	XLA_FLAGS= FEDMIME_NATIVE=0 $(BIN)/python -m pytest --numprocesses 2 --quiet tests/engine/test_exactness.py -k "plain_loop and not factors and (mlp-fedavg or mlp-mime_mvr or cnn-fedavg)"
+	$(BIN)/python -m pytest --quiet $(SHARED)
+	XLA_FLAGS= FEDMIME_NATIVE=0 $(BIN)/python -m pytest --quiet $(SHARED) tests/engine/test_exactness.py -k "plain_loop and not factors and (mlp-fedavg or mlp-mime_mvr or cnn-fedavg)"
 
 lint: install
 	$(BIN)/ruff check .
