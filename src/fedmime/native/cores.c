@@ -12,24 +12,24 @@
 #include "vectors.h"
 
 #ifdef __linux__
-enum { MOST = 8 };    /* threads that are sent away: with more cores the system finds an idle one more often */
-enum { PLACES = 256 }; /* cores that are told apart, by their places among those the process may use */
+enum { MOST = 8 };     /* threads that are sent away: with more cores the system finds an idle one more often */
+enum { DEVICES = 256 }; /* that are told apart */
 enum { GRACE = 50 * 1000, MOMENT = 1000 * 1000, WHILE = 2 * MOMENT, LONG = 1000 * MOMENT }; /* nanoseconds: for other
    devices to come; of the host's on a core; until a device looks again; until one that does not counts as gone */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* nobody reads which cores a thread may use while that changes */
 static pid_t threads[MOST];                              /* that computed for a device before */
 static int count;
-static int64_t taken[PLACES]; /* when a device's thread was last seen on the core that it took; 0: it is free */
 static _Thread_local int known;
-static _Thread_local struct {
-    int place, core;
-    int64_t when;
-} home = {.place = -1}; /* of a device's thread */
+static struct {
+    int core;
+    int64_t when; /* a thread of the device was last seen there; 0: it has none */
+} homes[DEVICES]; /* XLA goes on with a device's program on another thread now and then: a home is not the thread's */
 static struct {
     pid_t thread;      /* 0 while it has nothing to do */
-    int places, place; /* cores that devices have for their own; the one it went to last */
+    int places, place; /* cores that devices have for their own; which of them it went to last */
+    int core;          /* and which that is of all */
     int64_t when;
-} host;
+} host = {.core = -1};
 
 static pid_t self(void) { return (pid_t)syscall(SYS_gettid); }
 
@@ -50,43 +50,40 @@ static int find(int place, const cpu_set_t *may, cpu_set_t *one) {
     return core;
 }
 
-static int place_of(int core, const cpu_set_t *may) {
-    int place = 0;
-    for (int c = 0; c < core; c++) place += CPU_ISSET(c, may) != 0;
-    return place;
-}
-
-static int is_free(int place) {
-    int64_t when = __atomic_load_n(&taken[place], __ATOMIC_RELAXED);
-    return !when || nanoseconds() > when + LONG;
+/* Where a device's thread is, if it has been seen lately; else -1. */
+static int home_of(int device) {
+    int64_t when = __atomic_load_n(&homes[device].when, __ATOMIC_ACQUIRE);
+    return !when || nanoseconds() > when + LONG ? -1 : __atomic_load_n(&homes[device].core, __ATOMIC_RELAXED);
 }
 
 /* Whether the threads of all devices are on cores that they took, so that none waits elsewhere. */
-static int all_home(int places) {
-    for (int p = 0; p < places; p++)
-        if (is_free(p)) return 0;
+static int all_home(int devices) {
+    for (int d = 0; d < devices; d++)
+        if (home_of(d) < 0) return 0;
     return 1;
 }
 
-/* The calling thread stays on the core where it is, if no other device's took it; else it goes to a free one, its own if
-   there is none. */
+/* The calling thread stays on the core where it is, if no other device took it; else it goes to the one that its device
+   had, or to a free one. There are as many devices as cores. */
 static int go_home(int own, cpu_set_t *may, cpu_set_t *one) {
     if (pthread_mutex_lock(&lock)) return 0;
-    int core = -1, here = sched_getcpu(), places = sched_getaffinity(0, sizeof *may, may) ? 0 : CPU_COUNT(may);
-    if (own < places && places <= PLACES) {
-        int place = home.place < 0 ? place_of(here, may) : home.place;
-        if (home.place < 0 && !is_free(place))
-            for (place = 0; place < places && !is_free(place);) place++;
-        core = find(place < places ? place : own, may, one);
-        home.place = place < places ? place : own;
+    int core = -1, here = sched_getcpu(), devices = sched_getaffinity(0, sizeof *may, may) ? 0 : CPU_COUNT(may);
+    if (own < devices && devices <= DEVICES) {
+        cpu_set_t open = *may;
+        for (int d = 0, taken; d < devices; d++)
+            if (d != own && (taken = home_of(d)) >= 0) CPU_CLR(taken, &open);
+        int before = home_of(own);
+        core = CPU_ISSET(here, &open) ? here : before >= 0 && CPU_ISSET(before, &open) ? before : find(0, &open, one);
     }
     if (core >= 0) {
+        CPU_ZERO(one);
+        CPU_SET(core, one);
         if (!known && count < MOST) threads[count] = self();
         if (!known && count <= MOST) count++;
         known = 1;
         if (core != here) move(0, one, may);
-        home.core = core, home.when = nanoseconds();
-        __atomic_store_n(&taken[home.place], home.when, __ATOMIC_RELAXED);
+        __atomic_store_n(&homes[own].core, core, __ATOMIC_RELAXED);
+        __atomic_store_n(&homes[own].when, nanoseconds(), __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&lock);
     return core >= 0;
@@ -102,27 +99,27 @@ static void send_away(const cpu_set_t *may, const cpu_set_t *one) {
     pthread_mutex_unlock(&lock);
 }
 
-void leave_home(void) {
-    if (home.place >= 0) __atomic_store_n(&taken[home.place], 0, __ATOMIC_RELAXED);
-    home.place = -1;
+void leave_home(int device) {
+    if (device >= 0 && device < DEVICES) __atomic_store_n(&homes[device].when, 0, __ATOMIC_RELAXED);
 }
 
 /* Before every trip: the system is asked at the first one, and again after a while. All devices begin at nearly the same
    time, and to see the others come takes less than to send them away. */
 static void settle(int own, int first) {
     cpu_set_t may, one;
-    if (first || own < 0) leave_home();
-    if (own < 0) return;
-    if (home.place >= 0 && home.core == sched_getcpu() && nanoseconds() < home.when + WHILE) return;
+    if (own < 0 || own >= DEVICES) return;
+    if (first) leave_home(own);
+    int64_t now = nanoseconds();
+    if (home_of(own) == sched_getcpu() && now < __atomic_load_n(&homes[own].when, __ATOMIC_RELAXED) + WHILE) return;
     if (!go_home(own, &may, &one)) return;
-    int places = CPU_COUNT(&may);
-    for (int64_t end = home.when + first * GRACE; !all_home(places);)
+    int devices = CPU_COUNT(&may);
+    for (int64_t end = now + first * GRACE; !all_home(devices);)
         if (nanoseconds() >= end) return send_away(&may, &one);
 }
 
 void let_host_work(void) {
-    if (home.place < 0 || !__atomic_load_n(&host.thread, __ATOMIC_RELAXED)) return;
-    if (__atomic_load_n(&host.place, __ATOMIC_RELAXED) == home.place) sched_yield();
+    if (!__atomic_load_n(&host.thread, __ATOMIC_RELAXED)) return;
+    if (__atomic_load_n(&host.core, __ATOMIC_RELAXED) == sched_getcpu()) sched_yield();
 }
 
 /* The calling thread begins to work beside devices with cores of their own, so many of them, or ends: 0. */
@@ -130,6 +127,7 @@ void fedmime_beside(int places) {
     if (pthread_mutex_lock(&lock)) return;
     if (places || host.thread == self()) {
         __atomic_store_n(&host.thread, places ? self() : 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&host.core, -1, __ATOMIC_RELAXED);
         host.places = places, host.when = 0;
     }
     pthread_mutex_unlock(&lock);
@@ -140,22 +138,24 @@ void fedmime_give_way(void) {
     cpu_set_t may, one;
     if (__atomic_load_n(&host.thread, __ATOMIC_RELAXED) != self() || pthread_mutex_lock(&lock)) return;
     if (host.thread == self() && nanoseconds() > host.when + MOMENT) {
-        __atomic_store_n(&host.place, (host.place + 1) % host.places, __ATOMIC_RELAXED);
-        if (!sched_getaffinity(0, sizeof may, &may) && find(host.place, &may, &one) >= 0) move(0, &one, &may);
+        host.place = (host.place + 1) % host.places;
+        int core = sched_getaffinity(0, sizeof may, &may) ? -1 : find(host.place, &may, &one);
+        if (core >= 0) move(0, &one, &may);
+        __atomic_store_n(&host.core, core, __ATOMIC_RELAXED);
         host.when = nanoseconds();
     }
     pthread_mutex_unlock(&lock);
 }
 #else
-static void settle(int place, int first) { (void)place, (void)first; }
-void leave_home(void) {}
+static void settle(int own, int first) { (void)own, (void)first; }
+void leave_home(int device) { (void)device; }
 void let_host_work(void) {}
 void fedmime_beside(int places) { (void)places; }
 void fedmime_give_way(void) {}
 #endif
 
-/* args: the number of a trip, a core's place among all; rets: the number, once the calling thread is there, or alone on
-   another. */
+/* args: the number of a trip, that of a device which is to have a core for its own, or -1; rets: the first number, once
+   the calling thread is on one. */
 XLA_FFI_Error *fedmime_settled(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
     int32_t trip = *(const int32_t *)argument(frame, 0)->data;

@@ -174,7 +174,7 @@ XLA_FFI_Error *fedmime_total(XLA_FFI_CallFrame *frame) {
     int64_t run;
     XLA_FFI_Error *error = find_run(frame, &run);
     if (error) return error;
-    leave_home();
+    leave_home(who[0]);
     Meeting *m = join(run, who[0], who[1], frame);
     if (!m) return no_memory(frame);
     wait_for(m, &m->came, m->expected);

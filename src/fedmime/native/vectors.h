@@ -137,8 +137,8 @@ INLINE int64_t nanoseconds(void) {
 /* A device's thread gives the host's its turn, if that works on the same core; see cores.c. Once in every local step. */
 void let_host_work(void);
 
-/* A device's thread has nothing more to do on its core; see cores.c. */
-void leave_home(void);
+/* A device has nothing more to do on its core; see cores.c. */
+void leave_home(int device);
 
 /* A device's thread is at work; see meeting.c. */
 void sign_of_life(void);

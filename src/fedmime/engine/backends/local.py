@@ -101,16 +101,23 @@ class Options(NamedTuple):
     donate: bool = False  # whether the new server state may take the memory of the old one, which is then gone
 
 
+class Figures(NamedTuple):
+    """Numbers that clients add up beside their messages."""
+
+    weight: Any
+    loss: Any
+    drift: Any
+    steps: Any
+    weighted_steps: Any
+    refused: Any  # how many
+
+
 class Totals(NamedTuple):
     """Sums over clients; or, as vectors, what one of them adds."""
 
     send: Any
     add: Any
-    weight: Any
-    watch: Any
-    steps: Any
-    weighted_steps: Any
-    refused: Any  # how many
+    figures: Any  # as one array: every operation on small arrays costs a program about the same, whatever their size
 
 
 class Report(NamedTuple):
@@ -369,7 +376,7 @@ def _train(
     message = algorithm.broadcast(server, h)
     dtype = jax.tree.leaves(server.x)[0].dtype
     bound = _bound(server, common.largest)
-    exact = jnp.promote_types(dtype, jnp.float32)  # enough for whole numbers; and nearly always one sum has all
+    exact = jnp.promote_types(dtype, jnp.float32)  # enough for whole numbers
 
     def local(i: jax.Array) -> tuple[Reply, Watch]:
         own = jax.random.fold_in(key, tables.clients.index[i])
@@ -388,16 +395,13 @@ def _train(
         reply, watch = local(i)
         length = norm(Vector(reply.send))
         good = jnp.isfinite(length) & (length <= bound) & finite((reply.add, reply.keep))
-        w, counts = jnp.where(good, tables.clients.weight[i].astype(dtype), 0), good.astype(dtype)
-        steps = tables.clients.steps[i]
+        w, steps = tables.clients.weight[i].astype(exact), tables.clients.steps[i]
+        figures = Figures(w, watch.loss, watch.drift, steps, w * steps, 0)
+        refused = Figures(0, 0, 0, 0, 0, 1)
         each = Totals(
-            send=w * Vector.pending(reply.send),
-            add=counts * Vector.pending(reply.add),
-            weight=Vector(w),
-            watch=counts * Vector.pending(watch),
-            steps=Vector(jnp.where(good, steps, 0).astype(exact)),
-            weighted_steps=Vector(w * steps),
-            refused=Vector(1 - counts),
+            send=jnp.where(good, w, 0).astype(dtype) * Vector.pending(reply.send),
+            add=good.astype(dtype) * Vector.pending(reply.add),
+            figures=Vector(jnp.where(good, _stacked(figures, exact), _stacked(refused, exact))),
         )
         return each, reply.keep, good
 
@@ -410,8 +414,7 @@ def _train(
     shapes = jax.eval_shape(local, jnp.zeros((), jnp.int32))[0]
     jax.tree.map(lambda *_: None, kept, shapes.keep)  # what is kept is like what was kept
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    zero = jnp.zeros((), dtype)
-    totals = Totals(blank.send, blank.add, zero, Watch.zero(dtype), zero.astype(exact), zero, zero)
+    totals = Totals(blank.send, blank.add, jnp.zeros(len(Figures._fields), exact))
     refused = jnp.zeros(tables.clients.steps.shape, bool)
     if options.common:
         totals, refused = _train_in_common(answer, totals, refused, tables, h, options)
@@ -445,13 +448,13 @@ def _train_in_common(
         each, _, good = answer(i)
         own = i >= most
         row = jnp.where(own, most, i)  # there is none for a client of the device's own
-        totals = _plus(totals, each, own.astype(totals.weight.dtype))
+        totals = _plus(totals, each, own.astype(totals.figures.dtype))
         rows = Totals(*(put(table, row, part) for table, part in zip(rows, each, strict=True)))
         filled = filled.at[row].set(True, mode="drop")
-        return trip + 1, asked(trip + 1, totals.weight), totals, refused.at[i].set(~good), filled, rows
+        return trip + 1, asked(trip + 1, totals.figures), totals, refused.at[i].set(~good), filled, rows
 
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((most, *leaf.shape), leaf.dtype), totals)
-    begun = (jnp.zeros((), jnp.int32), asked(jnp.zeros((), jnp.int32), totals.weight))
+    begun = (jnp.zeros((), jnp.int32), asked(jnp.zeros((), jnp.int32), totals.figures))
     start = (*begun, totals, refused, jnp.zeros(most, bool), unfilled(shapes))
     _, _, totals, refused, filled, rows = lax.while_loop(lambda carry: carry[1] >= 0, train, start)
     return _sum(totals, options, h, filled, rows), refused
@@ -466,12 +469,12 @@ def _conclude(
     replies, loss, drift, accepted = Replies((), (), common.population, zero, zero, coin), zero, zero, True
     deviation, refused = None, zero
     if totals is not None:
-        steps = totals.steps.astype(zero.dtype)
-        mean = jax.tree.map(lambda leaf: leaf / totals.weight, totals.send)
-        replies = Replies(mean, totals.add, common.population, steps, totals.weighted_steps / totals.weight, coin)
+        sums = Figures(*totals.figures.astype(zero.dtype))
+        mean = jax.tree.map(lambda leaf: leaf / sums.weight, totals.send)
+        replies = Replies(mean, totals.add, common.population, sums.steps, sums.weighted_steps / sums.weight, coin)
         deviation = algorithm.deviation(server, h, replies)
-        loss, drift = totals.watch.loss / steps, totals.watch.drift / steps
-        accepted, refused = totals.steps > 0, totals.refused
+        loss, drift = sums.loss / sums.steps, sums.drift / sums.steps
+        accepted, refused = sums.steps > 0, sums.refused
     new = algorithm.prime(server, h, common.round) if options.prime else algorithm.server(server, h, replies)
     moved, none = distance(new.x, server.x), jnp.full_like(zero, jnp.nan)
     accepted = finite(new) & (moved <= _bound(server, common.largest)) & accepted
@@ -485,7 +488,11 @@ def _plus(totals: Totals, each: Totals, counts: Any = 1.0) -> Totals:
 
 
 def _figures(report: Report) -> jax.Array:
-    return jnp.stack([jnp.asarray(figure, report.loss.dtype) for figure in report])
+    return _stacked(report, report.loss.dtype)
+
+
+def _stacked(figures: NamedTuple, dtype: Any) -> jax.Array:
+    return jnp.stack([jnp.asarray(figure, dtype) for figure in figures])
 
 
 def _bound(server: Server, largest: Any) -> jax.Array:
