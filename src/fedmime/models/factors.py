@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedmime.models.classification import one_hot
+from fedmime.models.classification import loss_and_cotangent
 from fedmime.models.layers import OuterSum, Rows, dense, passed_on
 from fedmime.models.problem import Batch, Factors, Params
 
@@ -60,13 +60,11 @@ def dense_record(layers: Sequence[Layer], a: jax.Array, labels: jax.Array) -> tu
     inputs = [a]
     for layer in layers[:-1]:
         inputs.append(jax.nn.relu(dense(inputs[-1], **layer)))
-    z = dense(inputs[-1], **layers[-1])
-    hot = one_hot(labels, z.shape[-1])
-    log_sum = jax.nn.logsumexp(z, axis=-1)
-    d = [jnp.exp(z - log_sum[:, None]) - hot.astype(z.dtype)]
+    losses, last = loss_and_cotangent(dense(inputs[-1], **layers[-1]), labels)
+    d = [last]
     for layer, used in zip(layers[:0:-1], inputs[:0:-1], strict=True):
         d.append(jnp.where(used > 0, passed_on(d[-1], layer["w"]), 0.0))
-    return log_sum - jnp.where(hot, z, 0.0).sum(-1), DenseFactors(tuple(inputs[1:]), tuple(d[::-1]))
+    return losses, DenseFactors(tuple(inputs[1:]), tuple(d[::-1]))
 
 
 def named(layers: Sequence[Layer]) -> Params:

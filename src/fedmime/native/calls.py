@@ -181,6 +181,17 @@ def add_outer(
     return _call(name, [terms[0].shape], {len(more) + 3: 0})(*more, d, a, scales, *terms, *after)[0]
 
 
+def entropies(z: jax.Array, labels: jax.Array) -> bool:
+    """Whether the kernels can compare logits with labels like these."""
+    return z.ndim == 2 and labels.dtype == jnp.int32 and labels.shape == z.shape[:1] and usable(z)
+
+
+def cross_entropy(z: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """log(sum of e^z) - z at the label for each row of z [n, classes], and the derivatives of these [n, classes]."""
+    losses, d = _call("cross_entropy", [z.shape[:1], z.shape])(z, labels)
+    return losses, d
+
+
 def weighted_sum(scales: jax.Array, *arrays: jax.Array) -> jax.Array:
     """Arrays of one shape times their scales, added up; what a scale of zero belongs to may be NaN.
 

@@ -20,9 +20,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* nobody reads which c
 static pid_t threads[MOST];                              /* that computed for a device before */
 static int count;
 static _Thread_local int known;
+static int devices; /* that have cores for their own, as many as there are */
 static struct {
     int core;
-    int64_t when; /* a thread of the device was last seen there; 0: it has none */
+    int64_t when;  /* a thread of the device was last seen there; 0: it has none */
+    int64_t loop;  /* the last one that it began; devices number those together */
 } homes[DEVICES]; /* XLA goes on with a device's program on another thread now and then: a home is not the thread's */
 static struct {
     pid_t thread;      /* 0 while it has nothing to do */
@@ -56,19 +58,41 @@ static int home_of(int device) {
     return !when || nanoseconds() > when + LONG ? -1 : __atomic_load_n(&homes[device].core, __ATOMIC_RELAXED);
 }
 
-/* Whether the threads of all devices are on cores that they took, so that none waits elsewhere. */
-static int all_home(int devices) {
+static int64_t loop_of(int device) { return __atomic_load_n(&homes[device].loop, __ATOMIC_RELAXED); }
+
+/* A device begins the loop that others have begun, or if it has begun that before, the next. */
+static void begin_loop(int own) {
+    int64_t last = loop_of(own) + 1;
+    for (int d = 0; d < devices; d++) last = loop_of(d) > last ? loop_of(d) : last;
+    __atomic_store_n(&homes[own].loop, last, __ATOMIC_RELAXED);
+}
+
+/* Whether all devices have begun a device's loop, so that none of their threads waits to do so. */
+static int all_came(int own) {
     for (int d = 0; d < devices; d++)
-        if (home_of(d) < 0) return 0;
+        if (loop_of(d) < loop_of(own)) return 0;
     return 1;
+}
+
+static void note(void) {
+    if (!known && count < MOST) threads[count] = self();
+    if (!known && count <= MOST) count++;
+    known = 1;
+}
+
+void note_thread(void) {
+    if (known || pthread_mutex_lock(&lock)) return;
+    note();
+    pthread_mutex_unlock(&lock);
 }
 
 /* The calling thread stays on the core where it is, if no other device took it; else it goes to the one that its device
    had, or to a free one. There are as many devices as cores. */
 static int go_home(int own, cpu_set_t *may, cpu_set_t *one) {
     if (pthread_mutex_lock(&lock)) return 0;
-    int core = -1, here = sched_getcpu(), devices = sched_getaffinity(0, sizeof *may, may) ? 0 : CPU_COUNT(may);
-    if (own < devices && devices <= DEVICES) {
+    int core = -1, here = sched_getcpu(), cores = sched_getaffinity(0, sizeof *may, may) ? 0 : CPU_COUNT(may);
+    if (own < cores && cores <= DEVICES) {
+        devices = cores;
         cpu_set_t open = *may;
         for (int d = 0, taken; d < devices; d++)
             if (d != own && (taken = home_of(d)) >= 0) CPU_CLR(taken, &open);
@@ -78,14 +102,12 @@ static int go_home(int own, cpu_set_t *may, cpu_set_t *one) {
     if (core >= 0) {
         CPU_ZERO(one);
         CPU_SET(core, one);
-        if (!known && count < MOST) threads[count] = self();
-        if (!known && count <= MOST) count++;
-        known = 1;
-        if (core != here) move(0, one, may);
+        note();
         __atomic_store_n(&homes[own].core, core, __ATOMIC_RELAXED);
         __atomic_store_n(&homes[own].when, nanoseconds(), __ATOMIC_RELEASE);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&lock); /* whoever goes to a busy core has to wait there: not with the lock */
+    if (core >= 0 && core != here) move(0, one, may);
     return core >= 0;
 }
 
@@ -103,17 +125,20 @@ void leave_home(int device) {
     if (device >= 0 && device < DEVICES) __atomic_store_n(&homes[device].when, 0, __ATOMIC_RELAXED);
 }
 
-/* Before every trip: the system is asked at the first one, and again after a while. All devices begin at nearly the same
-   time, and to see the others come takes less than to send them away. */
+/* Before every trip: the system is asked at the first one, again after a while, and as long as another device has not
+   come: its thread may wait on this one's core. All begin at nearly the same time, and to see the others come takes less
+   than to send them away. */
 static void settle(int own, int first) {
     cpu_set_t may, one;
     if (own < 0 || own >= DEVICES) return;
-    if (first) leave_home(own);
-    int64_t now = nanoseconds();
-    if (home_of(own) == sched_getcpu() && now < __atomic_load_n(&homes[own].when, __ATOMIC_RELAXED) + WHILE) return;
+    if (first) {
+        leave_home(own);
+        begin_loop(own);
+    }
+    int64_t now = nanoseconds(), fresh = __atomic_load_n(&homes[own].when, __ATOMIC_RELAXED) + WHILE;
+    if (home_of(own) == sched_getcpu() && now < fresh && all_came(own)) return;
     if (!go_home(own, &may, &one)) return;
-    int devices = CPU_COUNT(&may);
-    for (int64_t end = now + first * GRACE; !all_home(devices);)
+    for (int64_t end = now + first * GRACE; !all_came(own);)
         if (nanoseconds() >= end) return send_away(&may, &one);
 }
 
@@ -136,19 +161,22 @@ void fedmime_beside(int places) {
 /* If the calling thread works beside devices and has been on one core for a moment, it goes on to another. */
 void fedmime_give_way(void) {
     cpu_set_t may, one;
+    int core = -1;
     if (__atomic_load_n(&host.thread, __ATOMIC_RELAXED) != self() || pthread_mutex_lock(&lock)) return;
     if (host.thread == self() && nanoseconds() > host.when + MOMENT) {
         host.place = (host.place + 1) % host.places;
-        int core = sched_getaffinity(0, sizeof may, &may) ? -1 : find(host.place, &may, &one);
-        if (core >= 0) move(0, &one, &may);
+        core = sched_getaffinity(0, sizeof may, &may) ? -1 : find(host.place, &may, &one);
         __atomic_store_n(&host.core, core, __ATOMIC_RELAXED);
-        host.when = nanoseconds();
     }
     pthread_mutex_unlock(&lock);
+    if (core < 0) return;
+    move(0, &one, &may);
+    host.when = nanoseconds();
 }
 #else
 static void settle(int own, int first) { (void)own, (void)first; }
 void leave_home(int device) { (void)device; }
+void note_thread(void) {}
 void let_host_work(void) {}
 void fedmime_beside(int places) { (void)places; }
 void fedmime_give_way(void) {}

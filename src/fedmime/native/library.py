@@ -23,6 +23,7 @@ SWITCH = "FEDMIME_NATIVE"
 _SOURCES = {
     "convolution.c": ("convolve", "kernel_gradient"),
     "cores.c": ("settled",),
+    "entropy.c": ("cross_entropy",),
     "linear.c": ("inner_products", "outer_sum", "outer_sum_of_rows", "products"),
     "matrix.c": (),
     "meeting.c": ("total",),
@@ -112,7 +113,7 @@ def _compiled(compiler: str) -> Path:
         return path
     sources = [str(folder / name) for name in _SOURCES]
     with whole_file(path) as made:  # another process may be doing the same
-        _run(compiler, *_FLAGS, f"-I{jax.ffi.include_dir()}", *sources, "-o", str(made))
+        _run(compiler, *_FLAGS, f"-I{jax.ffi.include_dir()}", *sources, "-lm", "-o", str(made))
     return path
 
 
