@@ -1,5 +1,7 @@
 """Random losses (dropout): whose random numbers a gradient takes, and that Mime's two gradients take the same."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -65,7 +67,7 @@ def _walk(path: str) -> fm.Cohort:
     rows = (np.arange(2 * steps).reshape(steps, 2) % (2 * STEPS)).astype(np.int32)
     counts = np.full(steps, 2, np.int32)
     drawn = _cohort([0, 1, 2], **options).members
-    members = tuple(m._replace(rows=rows, counts=counts) if m.steps else m for m in drawn)
+    members = tuple(dataclasses.replace(m, rows=rows, counts=counts) if m.steps else m for m in drawn)
     return fm.Cohort(members, 10, np.array([1.0, 0, 0]), np.ones(3), explicit=True)
 
 

@@ -1,5 +1,7 @@
 """Wrong cohorts, states and arguments of a round."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -100,7 +102,7 @@ def _round(**changes):
 
 def _train_only() -> fm.Cohort:
     """Clients that train and of whom nobody can be asked for a gradient."""
-    return fm.Cohort(tuple(m._replace(probes=False) for m in COHORT.members), population=2)
+    return fm.Cohort(tuple(dataclasses.replace(m, probes=False) for m in COHORT.members), population=2)
 
 
 WIDE = {"dense0": {"w": np.zeros((5, 3)), "b": np.zeros(3)}}

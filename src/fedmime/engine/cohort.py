@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +17,8 @@ _LAST_POSITION = 2**31 - 1  # positions in the population travel as int32
 Columns = Mapping[str, np.ndarray]
 
 
-class Member(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Member:
     """One client's part in a round: it trains (its mini-batches are set), sends its full gradient, or both."""
 
     index: int  # position in the population: random numbers and memory go by it
@@ -27,10 +28,15 @@ class Member(NamedTuple):
     counts: np.ndarray | None = None  # [steps] real rows of each mini-batch
     probes: bool = True  # whether its full gradient may be asked for
 
-    @property
-    def steps(self) -> int:
-        """K_i, zero for a client that does not train."""
-        return 0 if self.counts is None else len(self.counts)
+    steps: int = dataclasses.field(init=False)  # K_i, zero for a client that does not train
+    length: int = dataclasses.field(init=False)  # rows of its columns
+    nbytes: int = dataclasses.field(init=False)  # of its columns
+
+    def __post_init__(self) -> None:
+        columns = self.data.values()
+        object.__setattr__(self, "steps", 0 if self.counts is None else len(self.counts))
+        object.__setattr__(self, "length", len(next(iter(columns))))
+        object.__setattr__(self, "nbytes", sum([column.nbytes for column in columns]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +110,7 @@ class Cohort:
         rows = [pad_rows(m.rows, width) + o for m, o in zip(self.members, offsets, strict=False) if m.rows is not None]
         counts = [m.counts for m in self.members if m.counts is not None]
         trainer = Member(0, data, len(data[names[0]]), np.concatenate(rows), np.concatenate(counts), probes=False)
-        others = tuple(m._replace(rows=None, counts=None) for m in self.probing)
+        others = tuple(dataclasses.replace(m, rows=None, counts=None) for m in self.probing)
         return dataclasses.replace(self, members=(trainer, *others), weights=None)
 
     @classmethod

@@ -53,15 +53,22 @@ def lay_out(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort, lay
         cohort = cohort.pooled()
     elif algorithm.pooled and refused:
         raise DataError("the pooled examples hold NaN or infinite numbers; `fedmime data verify` names their client")
-    random = bool(cohort.members) and traced.uses_key(problem, model, cohort.members[0].data)
+    random = bool(cohort.members) and _random(problem, model, cohort, layout)
     waves = waves_of(cohort)
     common = _common(algorithm, model, layout) if len(waves) == 1 else 0
     kind = {"split": algorithm.split, "by_client": random, "common": common}
     plans = [make_plan(cohort, members, layout, **kind) for members in waves]
     place = spread(mesh(layout.devices))
     native.give_way()
-    sent = [plan.tables.with_own(lambda own: jax.device_put(own, place), lambda there: there) for plan in plans]
-    return Laid(cohort, refused, random, plans, sent)
+    return Laid(cohort, refused, random, plans, [plan.tables.sent(place) for plan in plans])
+
+
+def _random(problem: Data, model: Any, cohort: Cohort, layout: Layout) -> bool:
+    """Whether the loss draws random numbers; a run asks once."""
+    known = layout.random
+    if known is None or known[0] is not problem or known[1] is not model:
+        layout.random = known = (problem, model, traced.uses_key(problem, model, cohort.members[0].data))
+    return known[2]
 
 
 def laid_before(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort, layout: Layout) -> Laid:

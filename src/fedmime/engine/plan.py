@@ -102,6 +102,11 @@ class Packed:
         pool = (common if self.shared else function)(self.pool)
         return dataclasses.replace(self, pool=pool, whole=function(self.whole), real=function(self.real))
 
+    def sent(self, place: Any) -> Self:
+        """The same on the devices: what each has of its own goes there in one go."""
+        pool, whole, real = jax.device_put(({} if self.shared else self.pool, self.whole, self.real), place)
+        return dataclasses.replace(self, pool=self.pool if self.shared else pool, whole=whole, real=real)
+
     def opened(self) -> Tables:
         """The tables one by one."""
         _, steps, batch, clients, chunks = self.sizes
@@ -139,6 +144,7 @@ class Layout:
     def __init__(self, devices: int, chunk: int, lanes: int = 1, masked: bool = False) -> None:
         self.devices, self.lanes, self.chunk, self.masked = devices, lanes, chunk, masked
         self.pool: Pool | None = None  # where clients' examples lie already
+        self.random: tuple[Any, Any, bool] | None = None  # a problem, a model, and whether the loss draws numbers
         self._sizes: dict[str, int] = {}
 
     @property
@@ -183,7 +189,7 @@ WAVE_BYTES = 512 << 20  # of examples that are on the devices together
 
 def waves_of(cohort: Cohort) -> list[tuple[Member, ...]]:
     """The members in groups whose examples fit on the devices together; nearly always one group."""
-    sizes = [_bytes(m) for m in cohort.members]
+    sizes = [m.nbytes for m in cohort.members]
     waves: list[list[Member]] = []
     load = 0
     for member, size in zip(cohort.members, sizes, strict=True):
@@ -215,13 +221,13 @@ def make_plan(
 
     devices, width = layout.tracks, cohort.batch_size
     sizes = Sizes(
-        examples=layout.size("examples", max(sum(_length(m) for m in [*anyones, *lane]) for lane in lanes)),
+        examples=layout.size("examples", max(sum(m.length for m in [*anyones, *lane]) for lane in lanes)),
         steps=layout.size("steps", max(sum(m.steps for m in [*anyones, *lane]) for lane in lanes)),
         batch=width,
         clients=layout.size("clients", common + max(sum(m.steps > 0 for m in lane) for lane in lanes)),
         chunks=layout.size("chunks", max(len(c) for c in chunks)),
     )
-    found = None if layout.pool is None else layout.pool.starts([m.data for m in members])
+    found = None if layout.pool is None else layout.pool.starts_of(members)
     starts = None if found is None else dict(zip((id(m) for m in members), found, strict=True))
     if layout.pool is not None and starts is not None:
         packed = Packed.blank(layout.pool.device, devices, sizes, shared=True)
@@ -238,7 +244,7 @@ def make_plan(
         for place, member in enumerate(lane):
             native.give_way()
             slot = common if place == len(anyones) else slot
-            n = _length(member)
+            n = member.length
             if member.probes:
                 tables.probe_weights[d, example : example + n] = gradient[id(member)] / n
             if member.rows is not None and member.counts is not None:
@@ -253,7 +259,7 @@ def make_plan(
         if starts is None:
             _copy(lane, {name: column[d, :example] for name, column in tables.pool.items()})
         else:
-            each = [starts[id(m)] + np.arange(_length(m)) for m in lane]
+            each = [starts[id(m)] + np.arange(m.length) for m in lane]
             tables.places[d, :example] = np.concatenate(each) if each else 0
         for column, entries in zip(tables.chunks, zip(*chunks[d], strict=True), strict=False):
             column[d, : len(chunks[d])] = entries
@@ -272,14 +278,6 @@ def _copy(lane: Sequence[Member], pool: dict[str, np.ndarray]) -> None:
             np.concatenate([member.data[name] for member in lane], out=column, casting="unsafe")
 
 
-def _bytes(member: Member) -> int:
-    return sum(column.nbytes for column in member.data.values())
-
-
-def _length(member: Member) -> int:
-    return len(next(iter(member.data.values())))
-
-
 def _before(cohort: Cohort) -> np.ndarray:
     """The local steps of the clients before each client that trains."""
     steps = np.asarray([m.steps for m in cohort.training], np.int64)
@@ -288,7 +286,7 @@ def _before(cohort: Cohort) -> np.ndarray:
 
 def _deal(members: Sequence[Member], devices: int, batch: int) -> list[list[Member]]:
     """Longest first to the least loaded device; on each, clients asked for a gradient come first in the pool."""
-    cost = [m.steps + (_length(m) / batch if m.probes else 0) for m in members]
+    cost = [m.steps + (m.length / batch if m.probes else 0) for m in members]
     lanes: list[list[Member]] = [[] for _ in range(devices)]
     loads = [0.0] * devices
     for i in sorted(range(len(members)), key=lambda i: (-cost[i], i)):
@@ -303,11 +301,11 @@ def _shortest(members: Sequence[Member], most: int, copies: int) -> list[Member]
 
     At most so many, and with them at most a part of all steps and of the memory for further copies of their examples.
     """
-    training = sorted((m for m in members if m.steps), key=lambda m: (m.steps, _length(m), -m.index)) if most else []
+    training = sorted((m for m in members if m.steps), key=lambda m: (m.steps, m.length, -m.index)) if most else []
     if not training:
         return []
     steps = np.cumsum([m.steps for m in training])
-    nbytes = np.cumsum([_bytes(m) for m in training])
+    nbytes = np.cumsum([m.nbytes for m in training])
     few = np.searchsorted(steps, COMMON_SHARE * steps[-1], "right")
     small = np.searchsorted(copies * nbytes, COMMON_BYTES, "right")
     return training[: min(most, int(few), int(small))][::-1]
@@ -316,7 +314,7 @@ def _shortest(members: Sequence[Member], most: int, copies: int) -> list[Member]
 def _chunks(lane: Sequence[Member], chunk: int, by_client: bool) -> list[tuple[int, int, int, int]]:
     """(start, count, owner, number) of the stretches that cover all examples whose gradient is asked."""
     probing = [m for m in lane if m.probes]
-    stretches = [(m.index, _length(m)) for m in probing] if by_client else [(0, sum(_length(m) for m in probing))]
+    stretches = [(m.index, m.length) for m in probing] if by_client else [(0, sum(m.length for m in probing))]
     table, start = [], 0
     for owner, length in stretches:
         for number, offset in enumerate(range(0, length, chunk)):

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from fedmime import native
 from fedmime.engine.blocks import ALIGNMENT, aligned
-from fedmime.engine.cohort import Columns
+from fedmime.engine.cohort import Columns, Member
 from fedmime.engine.devices import everywhere
 
 LARGEST = 256 << 20  # bytes that the devices may need a copy of
@@ -23,6 +23,7 @@ class Pool(NamedTuple):
 
     host: Mapping[str, np.ndarray]
     device: Mapping[str, jax.Array]
+    found: dict[int, int]  # where the examples of clients begin that were looked for before
 
     @classmethod
     def around(cls, clients: Sequence[Columns], on: Mesh, worth: float = LARGEST) -> Self | None:
@@ -31,7 +32,7 @@ class Pool(NamedTuple):
         A CPU takes aligned ones as they are; of others there may be a copy, if it is not larger than it is `worth`.
         """
         host = {name: whole for name, column in clients[0].items() if (whole := _whole(column)) is not None}
-        pool = cls(host, {})
+        pool = cls(host, {}, {})
         if any(client.keys() != host.keys() for client in clients) or pool.starts(clients) is None:
             return None
         copied = sum(column.nbytes for column in host.values() if not _taken_as_it_is(column))
@@ -51,6 +52,15 @@ class Pool(NamedTuple):
                 return None
             found += starts
         return found
+
+    def starts_of(self, members: Sequence[Member]) -> list[int] | None:
+        """The same for members of a run's cohort: clients' examples stay where they are as long as it goes on."""
+        new = [m for m in members if m.index not in self.found]
+        starts = self.starts([m.data for m in new])
+        if starts is None:
+            return None
+        self.found.update(zip((m.index for m in new), starts, strict=True))
+        return [self.found[m.index] for m in members]
 
 
 def _whole(column: np.ndarray) -> np.ndarray | None:
