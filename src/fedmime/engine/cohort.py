@@ -60,6 +60,16 @@ class Cohort:
         return tuple(m for m in self.members if m.probes)
 
     @functools.cached_property
+    def steps(self) -> int:
+        """Local steps of all clients."""
+        return sum(m.steps for m in self.members)
+
+    @functools.cached_property
+    def examples(self) -> int:
+        """Examples of all clients."""
+        return sum(m.size for m in self.members)
+
+    @functools.cached_property
     def takes_each_once(self) -> bool:
         """Whether the mini-batches of every client that trains go through all its examples once."""
         return all(_takes_each_once(m) for m in self.training)

@@ -142,7 +142,7 @@ def drawn(
     if not local.counts_rounds(algorithm, options):
         return _spare_draws(options.mesh)
     random = np.random.default_rng([*(_spare_entropy() if key is None else _entropy(key)), round_number])
-    pick = int(random.integers(max(sum(m.steps for m in cohort.training), 1)))
+    pick = int(random.integers(max(cohort.steps, 1)))
     return local.packed(round_number, pick, random.random())
 
 
@@ -240,7 +240,7 @@ def end(underway: Underway) -> tuple[State, Info]:
     ready, state, figures, outcome = underway
     if figures is None:
         return state, _info(ready, None, ready.laid.refused)
-    report = local.Report(*jax.device_get(figures).tolist())
+    report = local.Report(*np.asarray(figures).tolist())
     if ready.scratch and not any(leaf.is_deleted() for leaf in jax.tree.leaves(outcome.scratch)):
         scratch.keep(ready.scratch, ready.options.mesh, outcome.scratch)  # only now is it known that all went well
     refused, memory = list(ready.laid.refused), state.memory
@@ -272,8 +272,8 @@ def _info(ready: Ready, report: local.Report | None, refused: tuple[int, ...]) -
         abandoned=report is None or not bool(report.accepted),
         clients=len(ready.laid.cohort.members),
         refused=refused,
-        steps=sum(m.steps for m in ready.laid.cohort.training) if trained else 0,
-        examples=sum(m.size for m in ready.laid.cohort.members),
+        steps=ready.laid.cohort.steps if trained else 0,
+        examples=ready.laid.cohort.examples,
         drift=float(report.drift) if report is not None and ready.options.drift else math.nan,
         update_norm=0.0 if report is None else float(report.update_norm),
         **{name: math.nan if report is None else float(getattr(report, name)) for name in figures},
@@ -287,7 +287,7 @@ def _control(problem: Problem, model_bytes: int, cohort: Cohort, plans: list[Pla
     if problem.factors is not None and problem.factors.record_batch is None:
         return "factors"
     once = cohort.takes_each_once and all(m.steps for m in cohort.probing)
-    steps = sum(m.steps for m in cohort.training)
+    steps = cohort.steps
     if problem.factors is not None:
         full = steps * cohort.batch_size <= 2 * sum(m.size for m in cohort.training)  # little of a step is padding
         return "step factors" if once and full else "factors"
