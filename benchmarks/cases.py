@@ -33,7 +33,7 @@ class Case:
     path: str = "round"  # or "simulate": fedmime draws cohorts and mini-batches itself
     rounds: int = 1  # of one request, for `simulate`
     repeats: int = 5
-    stretch: int = 1  # requests, one after another, of which one repeat is the mean
+    stretch: float = 0  # seconds of requests, one after another, of which one repeat is the mean; at least one request
 
     def request(self, model: str) -> dict[str, Any]:
         """The case as an entrant is told it."""
@@ -52,8 +52,8 @@ _EPOCHS = (
 )
 SIMULATED = Case("FedAvg, simulate", "fedavg", (*OURS, *ON_CORES), path="simulate", rounds=3)
 SHORT_ROUNDS = {"logistic": 60, "mlp": 20}  # so short that the host's part shows: half a second of them a request
-STRETCH = {"logistic": 10, "mlp": 5}  # single rounds so short that the peers' turn before them would show
-QUICK_STRETCH = {"logistic": 3, "mlp": 3}
+STRETCH = {"logistic": 0.5, "mlp": 0.5}  # rounds so short that the peers' turn before a single one would show
+QUICK_STRETCH = {"logistic": 0.1, "mlp": 0.1}
 _MORE = (
     SIMULATED,
     Case("FedAvg, devices=1", "fedavg", OURS, devices=1),
@@ -84,5 +84,5 @@ def flower_case(model: str, quick: bool = False) -> Case | None:
 def _timed(case: Case, model: str, quick: bool) -> Case:
     """The case with its repeats; long rounds are repeated less, short ones go in stretches."""
     repeats = (QUICK_REPEATS if quick else REPEATS)[model]
-    stretch = (QUICK_STRETCH if quick else STRETCH).get(model, 1) if case.path == "round" else 1
+    stretch = (QUICK_STRETCH if quick else STRETCH).get(model, 0) if case.path == "round" else 0
     return dataclasses.replace(case, repeats=max(3, repeats // 3) if case.epochs > 1 else repeats, stretch=stretch)

@@ -107,7 +107,7 @@ class Heat:
         running = self._running(case)
         for name in reversed(running) if backwards else running:
             with self._failing(name, case):
-                answer = self._peers[name].ask(do="stretch", case=case.name, rounds=case.stretch)
+                answer = self._peers[name].ask(do="stretch", case=case.name, seconds=case.stretch)
                 samples = self._results[case.name]["results"][name]
                 for figure in ("wall", "cpu"):
                     samples[figure].append(answer[figure])

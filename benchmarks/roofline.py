@@ -64,7 +64,7 @@ def step_seconds(model: str, out: Path, clients: int, repeats: int) -> tuple[flo
         times: dict[int, list[float]] = {SHORT: [], LONG: []}
         for _ in range(repeats):
             for case in chosen:
-                times[case.epochs].append(peer.ask(do="stretch", case=case.name, rounds=1)["cpu"])
+                times[case.epochs].append(peer.ask(do="stretch", case=case.name, seconds=0)["cpu"])
     short, long = median(times[SHORT]), median(times[LONG])
     step = (long - short) / (work.steps(LONG) - work.steps(SHORT))
     return step, short - step * work.steps(SHORT)

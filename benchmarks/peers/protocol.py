@@ -1,7 +1,7 @@
 """How an entrant talks to the coordinator: one JSON request a line on stdin, one JSON answer a line on stdout.
 
 {"do": "prepare", "case": {...}}            build the case and run one round
-{"do": "stretch", "case": name, "rounds": r}   run r rounds: wall and CPU seconds of one, peak memory
+{"do": "stretch", "case": name, "seconds": s}   run rounds for so long, at least one: wall and CPU of one, peak memory
 {"do": "check", "case": name, "rounds": r, "out": path}   start again, run r rounds, save the weights
 {"do": "stop"}                              end; so does the end of stdin
 """
@@ -63,7 +63,7 @@ def _answer(
         return _measured(runners[case["name"]])
     runner = runners[request["case"]]
     if request["do"] == "stretch":
-        return _measured(runner, request["rounds"])
+        return _measured(runner, request["seconds"])
     if request["do"] != "check":
         raise ValueError(f"unknown request {request['do']!r}")
     runner.reset()
@@ -73,9 +73,11 @@ def _answer(
     return {}
 
 
-def _measured(runner: Runner, calls: int = 1) -> dict[str, Any]:
+def _measured(runner: Runner, seconds: float = 0) -> dict[str, Any]:
     cpu, start = cpu_seconds(), time.perf_counter()
-    told = [runner.round() or {} for _ in range(calls)]
+    told = [runner.round() or {}]
+    while time.perf_counter() - start < seconds:
+        told.append(runner.round() or {})
     wall, cpu = time.perf_counter() - start, cpu_seconds() - cpu
     rounds, compiled = sum(more.get("rounds", 1) for more in told), sum(more.get("compiled", 0) for more in told)
     return {"wall": wall / rounds, "cpu": cpu / rounds, "memory": peak_bytes(), "compiled": compiled}

@@ -59,5 +59,5 @@ def test_a_pair_is_asked_at_once_and_answers_with_the_mean():
             return {"wall": self.wall}
 
     pair = Pair(Stub(1.0), Stub(3.0))
-    assert pair.ask(do="stretch", case="FedAvg", rounds=1) == {"wall": 2.0}
+    assert pair.ask(do="stretch", case="FedAvg", seconds=0) == {"wall": 2.0}
     assert pair.ask(do="check", case="FedAvg", rounds=1, out="weights") == {"wall": 1.0}
