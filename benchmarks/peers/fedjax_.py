@@ -49,6 +49,8 @@ class Simulation:
 
     def round(self) -> None:
         self._state, _ = self._algorithm.apply(self._state, self._clients)
+
+    def wait(self) -> None:
         jax.block_until_ready(self._state.params)
 
     def weights(self) -> dict[str, np.ndarray]:

@@ -40,8 +40,10 @@ class Rounds:
     def round(self) -> dict[str, Any]:
         before = _compiled[0]
         self._state, _ = fm.run_round(self._algorithm, self._problem, self._state, self._cohort, devices=self._devices)
-        jax.block_until_ready(fm.params(self._state))
         return {"compiled": _compiled[0] - before}
+
+    def wait(self) -> None:
+        jax.block_until_ready(fm.params(self._state))
 
     def reset(self) -> None:
         self._state = self._algorithm.init(self._initial)
@@ -74,8 +76,11 @@ class Simulation:
             initial=self._params,
             devices=self._devices,
         )
-        self._params = jax.block_until_ready(run.params)
+        self._params = run.params
         return {"compiled": _compiled[0] - before, "rounds": self._rounds}
+
+    def wait(self) -> None:
+        jax.block_until_ready(self._params)
 
     def reset(self) -> None:
         self._params = self._initial

@@ -30,6 +30,9 @@ class Simulation:
         self._config = {"path": sys.argv[1], "epochs": case["epochs"], "eta": case["eta"]}
         self.reset()
 
+    def wait(self) -> None:
+        """A round has ended when it returns."""
+
     def reset(self) -> None:
         load(self._work.model, self._module, self._work.initial)
         self._arrays = ArrayRecord(self._module.state_dict())

@@ -38,6 +38,9 @@ class Simulation:
         )
         self.reset()
 
+    def wait(self) -> None:
+        """A round has ended when it returns."""
+
     def reset(self) -> None:
         load(self._work.model, self._module, self._work.initial)
 

@@ -24,7 +24,11 @@ class Runner(Protocol):
     """One case of an entrant, ready to run."""
 
     def round(self) -> dict[str, Any] | None:
-        """Run one round and wait for its end; may tell further figures."""
+        """Run one round, of which a framework may leave something to be computed later; may tell further figures."""
+        ...
+
+    def wait(self) -> None:
+        """Until everything is computed."""
         ...
 
     def reset(self) -> None:
@@ -69,6 +73,7 @@ def _answer(
     runner.reset()
     for _ in range(request["rounds"]):
         runner.round()
+    runner.wait()
     np.savez(request["out"], **runner.weights())
     return {}
 
@@ -78,6 +83,7 @@ def _measured(runner: Runner, seconds: float = 0) -> dict[str, Any]:
     told = [runner.round() or {}]
     while time.perf_counter() - start < seconds:
         told.append(runner.round() or {})
+    runner.wait()
     wall, cpu = time.perf_counter() - start, cpu_seconds() - cpu
     rounds, compiled = sum(more.get("rounds", 1) for more in told), sum(more.get("compiled", 0) for more in told)
     return {"wall": wall / rounds, "cpu": cpu / rounds, "memory": peak_bytes(), "compiled": compiled}

@@ -29,6 +29,9 @@ class Simulation:
         ]
         self.reset()
 
+    def wait(self) -> None:
+        """A round has ended when it returns."""
+
     def reset(self) -> None:
         load(self._work.model, self._anchor, self._work.initial)
         self._m = [torch.zeros_like(p) for p in self._x]

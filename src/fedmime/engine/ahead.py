@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+import atexit
+import collections
+import contextlib
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from fedmime.algorithms.algorithm import State
-from fedmime.engine.round import Info, Ready, Underway, begin, beside, end
+from fedmime.engine.round import Info, Ready, Underway, begin, beside, end, ends_alone, info
 
 BRISK = 0.1  # seconds: nothing is gained by beginning early after rounds that take longer, and stopping takes longer
+
+
+_going_on: collections.deque[Any] = collections.deque()  # the report of a round that nobody waited for
+
+
+def go_on(underway: Underway) -> tuple[State, Info]:
+    """The state after a round and what happens in it, before it ends; the one before it has ended.
+
+    With more rounds on their way, XLA's threads would wait for each other for ever.
+    """
+    if not ends_alone(underway):
+        return end(underway)
+    _going_on.append(underway.figures)
+    wait_for_all_but(1)
+    return underway.state, info(underway)
+
+
+def wait_for_all_but(rounds: int) -> None:
+    """What went wrong in a round is told to whoever looks at what it gave."""
+    while len(_going_on) > rounds:
+        with contextlib.suppress(Exception):
+            _going_on.popleft().block_until_ready()
+
+
+atexit.register(wait_for_all_but, 0)  # before JAX ends
 
 
 class Layouts:
@@ -45,6 +74,7 @@ def run_all(
     `needed`: asked in a round, with how many will be done then, whether somebody wants the state after it. If not, the
     devices may go on to the next round at once, which uses that state up.
     """
+    wait_for_all_but(0)
     underway: Underway | None = None
     brisk = False
     while state.round < rounds:

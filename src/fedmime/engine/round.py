@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import Mesh
 
 from fedmime import native
@@ -40,8 +41,11 @@ class Problem(Data, Protocol):
     def chunk(self) -> int: ...
 
 
-class Info(NamedTuple):
-    """What happened in a round, beside the new state."""
+class Info:
+    """What happened in a round, beside the new state.
+
+    The devices may still be computing the round: looking at what only its end tells waits for them.
+    """
 
     round: int
     primed: bool  # a gradient-only round
@@ -55,6 +59,29 @@ class Info(NamedTuple):
     gradient_norm: float  # of the cohort's mean full gradient c at x; NaN where the algorithm asks for none
     deviation: float  # ‖e‖ of x^t = x^{t-1} - Kη U(c + e, s); NaN where there is no such e
     update_norm: float
+
+    def __init__(self, end: Callable[[], Mapping[str, Any]], **known: Any) -> None:
+        vars(self).update(known, _end=end)
+
+    def __getattr__(self, name: str) -> Any:
+        """One of the figures that only the end of the round tells."""
+        if name not in Info.__annotations__ or "_end" not in vars(self):
+            raise AttributeError(f"a round's info has no {name!r}")
+        told = vars(self)["_end"]()
+        vars(self).update(told)
+        vars(self).pop("_end", None)
+        return told[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a round's info says what happened: {name} cannot be set")
+
+    def _asdict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in Info.__annotations__}
+
+    __getstate__ = _asdict
+
+    def __repr__(self) -> str:
+        return f"Info({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
 
 
 class Ready(NamedTuple):
@@ -238,19 +265,25 @@ def _tables(ready: Ready, before: Underway | None) -> Any:
 def end(underway: Underway) -> tuple[State, Info]:
     """Wait for a round: the state after it, and what happened."""
     ready, state, figures, outcome = underway
+    told = info(underway)
     if figures is None:
-        return state, _info(ready, None, ready.laid.refused)
-    report = local.Report(*np.asarray(figures).tolist())
+        return state, told
+    abandoned = told.abandoned
     if ready.scratch and not any(leaf.is_deleted() for leaf in jax.tree.leaves(outcome.scratch)):
         scratch.keep(ready.scratch, ready.options.mesh, outcome.scratch)  # only now is it known that all went well
-    refused, memory = list(ready.laid.refused), state.memory
-    if _trains(ready) and (report.refused or memory is not None):
-        for plan, kept, refusals in zip(ready.laid.plans, outcome.kept, jax.device_get(outcome.refused), strict=True):
-            good = {client: slot for client, slot in plan.slots.items() if not np.any(refusals[slot])}
-            refused += [client for client in plan.slots if client not in good]
-            if memory is not None and report.accepted:
-                memory = memory.write(list(good), _values(jax.device_get(kept), good))
-    return state._replace(memory=memory), _info(ready, report, tuple(refused))
+    if state.memory is not None and _trains(ready) and not abandoned:
+        memory, refused = state.memory, set(told.refused)
+        for plan, kept in zip(ready.laid.plans, outcome.kept, strict=True):
+            good = {client: slot for client, slot in plan.slots.items() if client not in refused}
+            memory = memory.write(list(good), _values(jax.device_get(kept), good))
+        state = state._replace(memory=memory)
+    return state, told
+
+
+def ends_alone(underway: Underway) -> bool:
+    """Whether nothing has to be done at the end of a round."""
+    waits = underway.state.memory is not None or bool(underway.ready.scratch)
+    return not waits and isinstance(underway.figures, jax.Array) and not isinstance(underway.figures, Tracer)
 
 
 def beside(ready: Ready) -> contextlib.AbstractContextManager[None]:
@@ -262,22 +295,44 @@ def _trains(ready: Ready) -> bool:
     return ready.algorithm.local_steps and not ready.options.prime
 
 
-def _info(ready: Ready, report: local.Report | None, refused: tuple[int, ...]) -> Info:
-    """The report of a round; without one the round was abandoned before it began."""
-    trained = report is not None and _trains(ready)
-    figures = ("loss", "gradient_norm", "deviation")
+def info(underway: Underway) -> Info:
+    """What happens in a round; without figures it was abandoned before it began. It does not keep the cohort."""
+    ready, figures, refused = underway.ready, underway.figures, underway.outcome.refused
+    slots = [plan.slots for plan in ready.laid.plans] if _trains(ready) else []
     return Info(
+        functools.partial(_told, figures, ready.laid.refused, slots, refused, ready.options.drift),
         round=ready.round,
         primed=ready.options.prime,
-        abandoned=report is None or not bool(report.accepted),
         clients=len(ready.laid.cohort.members),
-        refused=refused,
-        steps=ready.laid.cohort.steps if trained else 0,
+        steps=ready.laid.cohort.steps if figures is not None and _trains(ready) else 0,
         examples=ready.laid.cohort.examples,
-        drift=float(report.drift) if report is not None and ready.options.drift else math.nan,
-        update_norm=0.0 if report is None else float(report.update_norm),
-        **{name: math.nan if report is None else float(getattr(report, name)) for name in figures},
     )
+
+
+def _told(
+    figures: jax.Array | None,
+    before: tuple[int, ...],
+    slots: Sequence[Mapping[int, Any]],
+    refusals: Sequence[jax.Array],
+    drift: bool,
+) -> dict[str, Any]:
+    """What only the end of a round tells: its figures, and whom it refused, with those who were `before` it."""
+    if figures is None:
+        none = dict.fromkeys(("loss", "drift", "gradient_norm", "deviation"), math.nan)
+        return {"abandoned": True, "refused": before, "update_norm": 0.0, **none}
+    report, refused = local.Report(*np.asarray(figures).tolist()), list(before)
+    if slots and report.refused:
+        for places, each in zip(slots, jax.device_get(refusals), strict=True):
+            refused += [client for client, place in places.items() if np.any(each[place])]
+    return {
+        "abandoned": not report.accepted,
+        "refused": tuple(refused),
+        "loss": report.loss,
+        "drift": report.drift if drift else math.nan,
+        "gradient_norm": report.gradient_norm,
+        "deviation": report.deviation,
+        "update_norm": report.update_norm,
+    }
 
 
 def _control(problem: Problem, model_bytes: int, cohort: Cohort, plans: list[Plan]) -> str:

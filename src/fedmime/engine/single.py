@@ -7,11 +7,12 @@ import jax
 from fedmime.algorithms.algorithm import Algorithm, State
 from fedmime.engine import scratch, traced
 from fedmime.engine.again import Asked, again, keep
+from fedmime.engine.ahead import go_on
 from fedmime.engine.cohort import Cohort
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory
 from fedmime.engine.plan import Layout
-from fedmime.engine.round import Info, Problem, assemble, default_layout, placed, run_ready
+from fedmime.engine.round import Info, Problem, assemble, begin, default_layout, placed
 from fedmime.errors import ConfigError, DataError
 from fedmime.numbers import flag, made, offers, random_key, started
 
@@ -30,6 +31,9 @@ def run_round(
 ) -> tuple[State, Info]:
     """Run one round of an algorithm on a cohort and return the next state and what happened.
 
+    As JAX's own functions do, it may return before the devices have computed the round: whoever looks at the state or
+    at what happened waits for them.
+
     Args:
         key: where the clients' random numbers (dropout) come from; each takes `fold_in(key, round, client, step)`.
         memory: where clients of stateful algorithms keep their values; by default in the state itself.
@@ -43,7 +47,7 @@ def run_round(
     if plain and isinstance(state, State) and isinstance(cohort, Cohort):
         ready = again(asked, state, cohort)
         if ready is not None:
-            return run_ready(ready, state)
+            return go_on(begin(ready, state))
     made("run_round", "algorithm", algorithm, Algorithm, "come from fm.algorithms")
     offers("run_round", "problem", problem, ("name", "loss", "factors", "chunk", "check"), "come from fm.models")
     made("run_round", "state", state, State, "come from algorithm.init(params)")
@@ -68,7 +72,7 @@ def run_round(
     options["intake"] = None if layout is None else Intake(problem.check)
     ready = assemble(algorithm, problem, state.server, state.round, cohort, key, **options)
     state = placed(state, devices)
-    after = run_ready(ready, state, memory)
-    if plain:  # only now is it known that all went well
+    after = go_on(begin(ready, state, memory))
+    if plain:  # only now is it known that it can be run
         keep(asked, state, cohort, ready)
     return after
