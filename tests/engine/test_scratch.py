@@ -87,11 +87,11 @@ def test_a_round_that_fails_on_the_devices_leaves_nothing_behind(monkeypatch) ->
     state = MIME.init(problem.init(jax.random.key(0)))
     fm.run_round(MIME, problem, state, _cohort())
 
-    def fails(_):
+    def fails(*_):
         raise RuntimeError("out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(jax, "device_get", fails)
+        patch.setattr("fedmime.engine.round._told", fails)
         with pytest.raises(RuntimeError, match="out of memory"):
             fm.run_round(MIME, problem, state, _cohort())
     assert not scratch._held

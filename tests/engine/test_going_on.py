@@ -1,0 +1,112 @@
+"""`run_round` returns before the devices are done: what happened is there for whoever looks."""
+
+import copy
+import pickle
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedmime as fm
+from fedmime.engine import ahead
+
+PROBLEM = fm.models.logistic(input_shape=(4,), classes=3)
+FEDAVG = fm.algorithms.fedavg(0.1)
+
+
+def _cohort(seed: int = 0) -> fm.Cohort:
+    random = np.random.default_rng(seed)
+    return fm.Cohort.from_batches(
+        [{"x": random.random((3, 5, 4), np.float32), "y": random.integers(0, 3, (3, 5))} for _ in range(4)]
+    )
+
+
+def _start(algorithm=FEDAVG) -> fm.State:
+    return algorithm.init(PROBLEM.init(jax.random.key(0)))
+
+
+def test_what_happened_is_the_same_whenever_it_is_looked_at() -> None:
+    cohorts = [_cohort(seed) for seed in range(5)]
+    state, at_once = _start(), []
+    for cohort in cohorts:
+        state, info = fm.run_round(FEDAVG, PROBLEM, state, cohort)
+        at_once.append(info._asdict())
+    late, infos = _start(), []
+    for cohort in cohorts:
+        late, info = fm.run_round(FEDAVG, PROBLEM, late, cohort)
+        infos.append(info)
+    np.testing.assert_array_equal(fm.params(late)["dense0"]["w"], fm.params(state)["dense0"]["w"])
+    for early, info in zip(at_once, reversed([info._asdict() for info in reversed(infos)]), strict=True):
+        np.testing.assert_equal(info, early)
+    assert [info.round for info in infos] == list(range(5))
+
+
+def test_at_most_one_round_goes_on() -> None:
+    state = _start()
+    for seed in range(4):
+        state, _ = fm.run_round(FEDAVG, PROBLEM, state, _cohort(seed))
+        assert len(ahead._going_on) == 1
+    ahead.wait_for_all_but(0)
+    assert not ahead._going_on
+
+
+def test_rounds_with_something_to_do_at_their_end_are_waited_for() -> None:
+    scaffold = fm.algorithms.scaffold(0.1)
+    ahead.wait_for_all_but(0)
+    state, _ = fm.run_round(scaffold, PROBLEM, _start(scaffold), _cohort())
+    assert not ahead._going_on
+    assert state.memory is not None
+
+
+def test_who_was_refused_is_told_late() -> None:
+    batches = [{"x": np.full((1, 2, 4), size, np.float32), "y": np.asarray([[0, 1]])} for size in (1.0, 1e30)]
+    cohort = fm.Cohort.from_batches(batches)
+    _, info = fm.run_round(FEDAVG, PROBLEM, _start(), cohort)
+    assert info.refused == (1,)
+    assert not info.abandoned
+    assert np.isfinite(info.update_norm)
+
+
+def test_it_can_be_copied_kept_and_shown_but_not_changed() -> None:
+    _, info = fm.run_round(FEDAVG, PROBLEM, _start(), _cohort())
+    kept = pickle.loads(pickle.dumps(info))
+    np.testing.assert_equal(kept._asdict(), info._asdict())
+    np.testing.assert_equal(copy.copy(info)._asdict(), info._asdict())
+    assert f"loss={info.loss!r}" in repr(info)
+    with pytest.raises(AttributeError, match="loss cannot be set"):
+        info.loss = 1.0
+    with pytest.raises(AttributeError, match="'luss'"):
+        _ = info.luss
+
+
+def test_an_error_of_the_devices_belongs_to_its_round_alone() -> None:
+    def loss(params, batch, key):
+        def fail(x):
+            if np.asarray(x).max() > 1:
+                raise ValueError("this client cannot be computed")
+            return np.zeros((), np.float32)
+
+        error = jax.pure_callback(fail, jax.ShapeDtypeStruct((), jnp.float32), batch["x"])
+        return (params["w"] * batch["x"] - 1) ** 2 + jax.lax.stop_gradient(error).astype(params["w"].dtype)
+
+    problem = fm.models.from_functions(lambda key: {"w": jnp.zeros(())}, loss)
+    state = FEDAVG.init({"w": jnp.zeros(())})
+    bad, good = (fm.Cohort.from_batches([{"x": np.full((2, 3), size, np.float32)}]) for size in (2.0, 1.0))
+    with pytest.raises(Exception, match="cannot be computed"):  # at once or later, as JAX sees fit
+        _ = fm.run_round(FEDAVG, problem, state, bad, devices=1)[1].loss
+    assert np.isfinite(fm.run_round(FEDAVG, problem, state, good, devices=1)[1].loss)
+
+
+def test_a_process_may_end_while_a_round_goes_on() -> None:
+    code = """
+import jax, numpy as np, fedmime as fm
+problem, fedavg = fm.models.mlp(input_shape=(50,), classes=10), fm.algorithms.fedavg(0.1)
+batches = [{"x": np.ones((400, 10, 50), np.float32), "y": np.zeros((400, 10), int)} for _ in range(4)]
+fm.run_round(fedavg, problem, fedavg.init(problem.init(jax.random.key(0))), fm.Cohort.from_batches(batches))
+print("the end")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["the", "end"], "")
