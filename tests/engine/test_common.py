@@ -128,14 +128,10 @@ def test_who_leaves_clients_to_others(algorithm: Algorithm, layout: Layout, some
 
 def test_copies_of_their_examples_are_bounded(monkeypatch) -> None:
     cohort, asked = fm.Cohort.from_batches(_batches()), {"split": False, "by_client": False, "common": MOST_COMMON}
-    for limit, count in ((2 * _bytes(cohort.members[1]), 2), (0, 0)):
+    for limit, count in ((2 * cohort.members[1].nbytes, 2), (0, 0)):
         monkeypatch.setattr(plan, "COMMON_BYTES", limit)
         slots = plan.make_plan(cohort, cohort.members, Layout(2, 256), **asked).slots
         assert sum(isinstance(device, slice) for device, _ in slots.values()) == count
-
-
-def _bytes(member) -> int:
-    return sum(column.nbytes for column in member.data.values())
 
 
 def test_every_piece_of_work_is_done_once() -> None:

@@ -4,6 +4,7 @@ import copy
 import pickle
 import subprocess
 import sys
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -45,12 +46,73 @@ def test_what_happened_is_the_same_whenever_it_is_looked_at() -> None:
 
 
 def test_at_most_one_round_goes_on() -> None:
-    state = _start()
+    state, infos = _start(), []
     for seed in range(4):
-        state, _ = fm.run_round(FEDAVG, PROBLEM, state, _cohort(seed))
-        assert len(ahead._going_on) == 1
+        state, info = fm.run_round(FEDAVG, PROBLEM, state, _cohort(seed))
+        infos.append(info)
+        assert list(ahead._going_on) == [info]
+        assert all("loss" in vars(before) for before in infos[:-1])  # they have told
     ahead.wait_for_all_but(0)
     assert not ahead._going_on
+    assert "loss" in vars(infos[-1])
+
+
+def test_states_in_turn_and_what_is_made_of_them_between_rounds() -> None:
+    """Other programs on the same devices do not get in each other's way, looked at or not."""
+    prox = fm.algorithms.fedprox(0.1, mu=0.5)
+    one, other, cohort = _start(), _start(prox), _cohort()
+    average = jax.tree.map(lambda leaf: [leaf] * 20, fm.params(one))
+    for _ in range(30):
+        one, _ = fm.run_round(FEDAVG, PROBLEM, one, cohort)
+        other, _ = fm.run_round(prox, PROBLEM, other, cohort)
+        average = jax.tree.map(_moved, average, fm.params(one), is_leaf=lambda leaf: isinstance(leaf, list))
+    alone = _start()
+    for _ in range(30):
+        alone, info = fm.run_round(FEDAVG, PROBLEM, alone, cohort)
+        assert np.isfinite(info.loss)
+    np.testing.assert_array_equal(fm.params(one)["dense0"]["w"], fm.params(alone)["dense0"]["w"])
+    assert np.isfinite(average["dense0"]["w"][-1]).all()
+
+
+def _moved(averages, leaf):
+    return [0.9 * each + 0.1 * leaf for each in averages]
+
+
+def test_several_threads_at_once() -> None:
+    ends: dict[int, np.ndarray] = {}
+
+    def run(seed: int) -> None:
+        state, cohort = _start(), _cohort(seed)
+        for _ in range(20):
+            state, _ = fm.run_round(FEDAVG, PROBLEM, state, cohort)
+        ends[seed] = np.asarray(fm.params(state)["dense0"]["w"])
+
+    for seed in range(3):
+        run(seed)
+    alone, threads = dict(ends), [threading.Thread(target=run, args=(seed,), daemon=True) for seed in range(3)]
+    ends.clear()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert ends.keys() == alone.keys(), "a thread did not end"
+    for seed, end in ends.items():
+        np.testing.assert_array_equal(end, alone[seed])
+
+
+def test_an_error_that_nobody_saw_is_raised_by_the_next_round_and_once() -> None:
+    def fails() -> dict[str, float]:
+        raise RuntimeError("out of memory")
+
+    failed = type(fm.run_round(FEDAVG, PROBLEM, _start(), _cohort())[1])(fails, round=0)
+    ahead.wait_for_all_but(0)
+    ahead._going_on.append(failed)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        fm.run_round(FEDAVG, PROBLEM, _start(), _cohort())
+    ahead._going_on.append(failed)
+    assert np.isfinite(fm.run_round(FEDAVG, PROBLEM, _start(), _cohort())[1].loss)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        _ = failed.loss
 
 
 def test_rounds_with_something_to_do_at_their_end_are_waited_for() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedmime.models as fm_models
+from fedmime.models.classification import cross_entropy, loss_and_cotangent
 from fedmime.models.problem import Problem
 from models import plain
 
@@ -157,3 +158,13 @@ def test_clients_as_a_mapped_axis():
     params = jax.tree.map(lambda a, b: np.stack([a, b]), plain.start(problem), plain.start(problem, 1))
     ours = plain.jit(jax.vmap(jax.grad(lambda p: problem.loss(p, batch, KEY).sum())))(params)
     assert plain.distance(ours, plain.jit(jax.vmap(jax.grad(lambda p: reference(p, batch).sum())))(params)) < 1e-10
+
+
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+@pytest.mark.parametrize("labels", [jnp.int32, jnp.int64, jnp.uint8])
+def test_the_cotangent_of_logits_is_the_derivative_of_their_loss(dtype, labels):
+    z, y = jax.random.normal(jax.random.key(0), (6, 20), dtype), jnp.asarray([0, 3, 19, 7, 7, 1], labels)
+    exact = jax.vmap(jax.value_and_grad(cross_entropy))(z.astype(jnp.float64), y)
+    for ours, plain_one in zip(loss_and_cotangent(z, y), exact, strict=True):
+        assert ours.dtype == dtype
+        np.testing.assert_allclose(ours, plain_one, atol=1e-12 if dtype == jnp.float64 else 1e-6)

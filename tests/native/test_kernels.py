@@ -99,6 +99,55 @@ def test_products_added_in_place_step_by_step():
     assert _distance(steps(y), np.float64(y) + 5 * np.float64(d).T @ np.float64(a)) < CLOSE
 
 
+def _entropies(z, labels):
+    """Losses and derivatives in float64."""
+    z = np.float64(z)
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    total = e.sum(axis=1, keepdims=True)
+    hot = np.arange(z.shape[1]) == labels[:, None]
+    losses = z.max(axis=1) + np.log(total[:, 0]) - np.where(hot, z, 0).sum(axis=1)
+    return losses, e / total - hot
+
+
+@needed
+@pytest.mark.parametrize(
+    ("rows", "classes", "size"),
+    [(10, 62, 1.0), (1, 2, 5.0), (7, 16, 30.0), (5, 17, 100.0), (3, 31, 1e4), (300, 10, 1e-3), (2, 1, 1.0)],
+)
+def test_cross_entropy_and_its_derivative(rows, classes, size):
+    (z,), labels = _draw(14, (rows, classes)), np.arange(rows, dtype=np.int32) % classes
+    z *= size
+    z[0, 0] -= 200.0  # e to the power of that is no normal number
+    losses, d = native.cross_entropy(z, labels)
+    exact_losses, exact = _entropies(z, labels)
+    assert np.abs(losses - exact_losses).max() < CLOSE * (1 + np.abs(z).max())
+    assert np.abs(d - exact).max() < CLOSE
+
+
+@needed
+def test_cross_entropy_of_labels_that_are_no_class():
+    """As without the kernel: nothing is picked."""
+    (z,), labels = _draw(15, (3, 20)), np.int32([-1, 20, 4])
+    losses, d = native.cross_entropy(z, labels)
+    exact_losses, exact = _entropies(z, labels)
+    assert _distance(losses, exact_losses) < CLOSE
+    assert _distance(d, exact) < CLOSE
+
+
+@needed
+@pytest.mark.parametrize("classes", [5, 16, 62])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_cross_entropy_of_what_is_not_finite_is_not(classes, value):
+    for place in (0, classes // 2, classes - 1):
+        z = np.zeros((2, classes), np.float32)
+        z[0, place] = value
+        losses, d = native.cross_entropy(z, np.int32([1, 1]))
+        assert not np.isfinite(losses[0])
+        assert not np.isfinite(d[0]).all()
+        assert np.isfinite(losses[1])
+        assert np.isfinite(d[1]).all()
+
+
 @needed
 @pytest.mark.parametrize("size", [1, 63, 64, 1000, 100_003])
 def test_sums_over_arrays(size):
@@ -250,7 +299,8 @@ def test_on_a_cpu_with_shorter_vectors(tmp_path):
     compiler.write_text(f'#!/bin/sh\nexec {library._compiler()} "$@" -mno-avx512f\n')
     compiler.chmod(0o755)
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", __file__]
-    chosen = ["-k", "convolution_and or products_ or sums_over or added_up or recurrence or gates_open", "-rs"]
+    kernels = "convolution_and or products_ or entropy or sums_over or added_up or recurrence or gates_open"
+    chosen = ["-k", kernels, "-rs"]
     places = {"CC": str(compiler), "FEDMIME_CACHE": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | places
     done = subprocess.run([*words, *chosen], env=environment, capture_output=True, text=True, timeout=300, check=False)

@@ -7,7 +7,6 @@ import collections
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from fedmime.algorithms.algorithm import State
 from fedmime.engine.round import Info, Ready, Underway, begin, beside, end, ends_alone, info
@@ -15,7 +14,7 @@ from fedmime.engine.round import Info, Ready, Underway, begin, beside, end, ends
 BRISK = 0.1  # seconds: nothing is gained by beginning early after rounds that take longer, and stopping takes longer
 
 
-_going_on: collections.deque[Any] = collections.deque()  # the report of a round that nobody waited for
+_going_on: collections.deque[Info] = collections.deque()  # what happens in rounds that nobody may have waited for
 
 
 def go_on(underway: Underway) -> tuple[State, Info]:
@@ -25,19 +24,25 @@ def go_on(underway: Underway) -> tuple[State, Info]:
     """
     if not ends_alone(underway):
         return end(underway)
-    _going_on.append(underway.figures)
+    told = info(underway)
+    _going_on.append(told)
     wait_for_all_but(1)
-    return underway.state, info(underway)
+    return underway.state, told
 
 
 def wait_for_all_but(rounds: int) -> None:
-    """What went wrong in a round is told to whoever looks at what it gave."""
-    while len(_going_on) > rounds:
+    """Raises what went wrong in a round if nobody has seen it yet."""
+    with contextlib.suppress(IndexError):  # another thread may wait for them, too
+        while len(_going_on) > rounds:
+            _going_on.popleft()._wait()
+
+
+@atexit.register
+def _wait_for_all() -> None:
+    """Before JAX ends; whatever went wrong, nobody will look any more."""
+    while _going_on:
         with contextlib.suppress(Exception):
-            _going_on.popleft().block_until_ready()
-
-
-atexit.register(wait_for_all_but, 0)  # before JAX ends
+            wait_for_all_but(0)
 
 
 class Layouts:

@@ -40,7 +40,7 @@ def default_lanes() -> int:
 
 
 def own_cores(devices: int) -> np.ndarray:
-    """The place of each device's own core among those there are, or -1 for any where that would leave some idle.
+    """The number of each device that is to have a core of its own, or -1 for any where that would leave some idle.
 
     A process that does not use all cores keeps out of the way of others like it.
     """

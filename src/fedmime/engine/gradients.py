@@ -28,8 +28,8 @@ PROBE_STREAM = 1 << 30  # full gradients draw their random numbers apart from lo
 def loop(trips: Any, limit: int | None, body: Callable[[jax.Array, T], T], start: T, core: Any = None) -> T:
     """Run `body` for a number of trips that is an argument, or with a `limit` for that many, masking those too many.
 
-    The first suits a CPU. An accelerator would wait for the host to read the trip count at every trip. `core`: where
-    the thread should be, for loops with long trips; see `devices.own_cores`.
+    The first suits a CPU. An accelerator would wait for the host to read the trip count at every trip. `core`: which
+    device is to have a core of its own, for loops with long trips; see `devices.own_cores`.
     """
     if limit is not None:
         return lax.fori_loop(0, limit, lambda k, carry: where(k < trips, body(k, carry), carry), start)

@@ -64,11 +64,14 @@ def lay_out(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort, lay
 
 
 def _random(problem: Data, model: Any, cohort: Cohort, layout: Layout) -> bool:
-    """Whether the loss draws random numbers; a run asks once."""
+    """Whether the loss draws random numbers; a run, which knows its model by its shapes, asks once."""
     known = layout.random
-    if known is None or known[0] is not problem or known[1] is not model:
-        layout.random = known = (problem, model, traced.uses_key(problem, model, cohort.members[0].data))
-    return known[2]
+    if known is not None and known[0] is problem and known[1] is model:
+        return known[2]
+    answer = traced.uses_key(problem, model, cohort.members[0].data)
+    if all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(model)):
+        layout.random = (problem, model, answer)
+    return answer
 
 
 def laid_before(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort, layout: Layout) -> Laid:

@@ -40,7 +40,7 @@ class Tables(NamedTuple):
     client_count: np.ndarray  # [devices] clients of its own
     common_count: np.ndarray  # [devices] clients that any device may train; the same for all
     chunk_count: np.ndarray  # [devices]
-    core: np.ndarray  # [devices] the place, among those there are, of the core that its thread should be on
+    core: np.ndarray  # [devices] its number, if it is to have a core of its own, or -1
 
     def sizes(self) -> Sizes:
         """In the program of a lane."""

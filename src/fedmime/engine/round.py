@@ -65,12 +65,20 @@ class Info:
 
     def __getattr__(self, name: str) -> Any:
         """One of the figures that only the end of the round tells."""
-        if name not in Info.__annotations__ or "_end" not in vars(self):
+        if name not in Info.__annotations__:
             raise AttributeError(f"a round's info has no {name!r}")
-        told = vars(self)["_end"]()
+        try:
+            told = vars(self)["_end"]()
+        except Exception:
+            vars(self)["_raised"] = True
+            raise
         vars(self).update(told)
-        vars(self).pop("_end", None)
         return told[name]
+
+    def _wait(self) -> None:
+        """Until the round has ended. What went wrong in it is raised if nobody has seen it yet."""
+        if "_raised" not in vars(self):
+            _ = self.abandoned
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"a round's info says what happened: {name} cannot be set")
@@ -146,7 +154,7 @@ def assemble(
     options = local.Options(on, layout.chunk, *of_round)
     recipe = _recipe(algorithm, round_number, on)
     draws = drawn(recipe, round_number, cohort, key, options)
-    source = _spare_key(on) if key is None or not laid.random else jax.device_put(key, everywhere(on))
+    source = _spare_key(on) if key is None or not laid.random else jax.device_put(_own(key), everywhere(on))
     population, largest = on_all((float(cohort.population), largest), on)
     common = local.Common(draws, source, population, largest)
     lent = _lent(recipe, problem, server, cohort, plans, options)
@@ -190,6 +198,11 @@ def _spare_key(on: Mesh) -> jax.Array:
 def _spare_entropy() -> list[int]:
     with jax.ensure_compile_time_eval():
         return _entropy(jax.random.key(0))
+
+
+def _own(key: Any) -> Any:
+    """A key that nobody writes over while a round goes on."""
+    return key if isinstance(key, jax.Array) else np.array(key)
 
 
 def _entropy(key: jax.Array) -> list[int]:

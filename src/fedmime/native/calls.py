@@ -86,7 +86,10 @@ def unfilled(shape: tuple[int, ...], dtype: Any, number: int = 0) -> jax.Array:
 
 
 def settled(number: jax.Array, core: Any) -> jax.Array:
-    """A whole number as it is, once the thread that computes it is on a core: the one at a place among its cores."""
+    """A whole number as it is, once the thread that computes it for a device is on a core of the device's own.
+
+    `core`: the number of that device, among as many as there are cores, or -1 for any core.
+    """
     if number.dtype != jnp.int32 or core.dtype != jnp.int32 or not ready():
         return number
     return jax.ffi.ffi_call(target("settled"), jax.typeof(number), vmap_method="sequential")(number, core)
@@ -183,12 +186,13 @@ def add_outer(
 
 def entropies(z: jax.Array, labels: jax.Array) -> bool:
     """Whether the kernels can compare logits with labels like these."""
-    return z.ndim == 2 and labels.dtype == jnp.int32 and labels.shape == z.shape[:1] and usable(z)
+    whole = jnp.issubdtype(labels.dtype, jnp.integer)
+    return z.ndim == 2 and whole and labels.shape == z.shape[:1] and usable(z)
 
 
 def cross_entropy(z: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
     """log(sum of e^z) - z at the label for each row of z [n, classes], and the derivatives of these [n, classes]."""
-    losses, d = _call("cross_entropy", [z.shape[:1], z.shape])(z, labels)
+    losses, d = _call("cross_entropy", [z.shape[:1], z.shape])(z, labels.astype(jnp.int32))
     return losses, d
 
 

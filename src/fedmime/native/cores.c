@@ -14,8 +14,9 @@
 #ifdef __linux__
 enum { MOST = 8 };     /* threads that are sent away: with more cores the system finds an idle one more often */
 enum { DEVICES = 256 }; /* that are told apart */
-enum { GRACE = 50 * 1000, MOMENT = 1000 * 1000, WHILE = 2 * MOMENT, LONG = 1000 * MOMENT }; /* nanoseconds: for other
-   devices to come; of the host's on a core; until a device looks again; until one that does not counts as gone */
+enum { GRACE = 50 * 1000, MOMENT = 1000 * 1000, WHILE = 2 * MOMENT, PATIENT = 10 * MOMENT, LONG = 1000 * MOMENT };
+/* nanoseconds: for other devices to come; of the host's on a core; until a device looks again; in which others are looked
+   for; until a device that does not look again counts as gone */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* nobody reads which cores a thread may use while that changes */
 static pid_t threads[MOST];                              /* that computed for a device before */
 static int count;
@@ -25,6 +26,7 @@ static struct {
     int core;
     int64_t when;  /* a thread of the device was last seen there; 0: it has none */
     int64_t loop;  /* the last one that it began; devices number those together */
+    int64_t began; /* when that was */
 } homes[DEVICES]; /* XLA goes on with a device's program on another thread now and then: a home is not the thread's */
 static struct {
     pid_t thread;      /* 0 while it has nothing to do */
@@ -65,25 +67,16 @@ static void begin_loop(int own) {
     int64_t last = loop_of(own) + 1;
     for (int d = 0; d < devices; d++) last = loop_of(d) > last ? loop_of(d) : last;
     __atomic_store_n(&homes[own].loop, last, __ATOMIC_RELAXED);
+    homes[own].began = nanoseconds();
 }
 
-/* Whether all devices have begun a device's loop, so that none of their threads waits to do so. */
+/* Whether all devices have begun a device's loop, so that none of their threads waits to do so. One that has not for
+   long has nothing to do in it. */
 static int all_came(int own) {
+    if (nanoseconds() > homes[own].began + PATIENT) return 1;
     for (int d = 0; d < devices; d++)
         if (loop_of(d) < loop_of(own)) return 0;
     return 1;
-}
-
-static void note(void) {
-    if (!known && count < MOST) threads[count] = self();
-    if (!known && count <= MOST) count++;
-    known = 1;
-}
-
-void note_thread(void) {
-    if (known || pthread_mutex_lock(&lock)) return;
-    note();
-    pthread_mutex_unlock(&lock);
 }
 
 /* The calling thread stays on the core where it is, if no other device took it; else it goes to the one that its device
@@ -102,7 +95,9 @@ static int go_home(int own, cpu_set_t *may, cpu_set_t *one) {
     if (core >= 0) {
         CPU_ZERO(one);
         CPU_SET(core, one);
-        note();
+        if (!known && count < MOST) threads[count] = self();
+        if (!known && count <= MOST) count++;
+        known = 1;
         __atomic_store_n(&homes[own].core, core, __ATOMIC_RELAXED);
         __atomic_store_n(&homes[own].when, nanoseconds(), __ATOMIC_RELEASE);
     }
@@ -176,7 +171,6 @@ void fedmime_give_way(void) {
 #else
 static void settle(int own, int first) { (void)own, (void)first; }
 void leave_home(int device) { (void)device; }
-void note_thread(void) {}
 void let_host_work(void) {}
 void fedmime_beside(int places) { (void)places; }
 void fedmime_give_way(void) {}

@@ -37,7 +37,8 @@ static float largest(const float *z, int64_t count) {
     return most;
 }
 
-/* The loss of a row of logits, and the row that is its derivative. What is not finite makes both so. */
+/* The loss of a row of logits, and the row that is its derivative. NaN and infinity make both so, but a class may have
+   the logit minus infinity. */
 static float entropy(const float *z, int64_t classes, int32_t label, float *d) {
     float most = largest(z, classes), total = 0;
     vec sums = {};

@@ -8,7 +8,6 @@
 /* rets: an array that holds anything. The system is asked for large pages: small ones cost more than the writing. */
 XLA_FFI_Error *fedmime_unfilled(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
-    note_thread();
 #ifdef MADV_HUGEPAGE
     uintptr_t page = sysconf(_SC_PAGESIZE), start = (uintptr_t)result(frame, 0)->data;
     uintptr_t end = (start + 4 * elements(result(frame, 0))) / page * page;

@@ -4,7 +4,8 @@
 /* args: table [n, width], places [m]; rets: [m, width]. */
 XLA_FFI_Error *fedmime_take(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
-    sign_of_life();
+    static _Thread_local unsigned steps;
+    if (steps++ % 16 == 0) sign_of_life(); /* one in many is enough: devices would take the counter from each other */
     let_host_work();
     const float *table = argument(frame, 0)->data;
     const int32_t *places = argument(frame, 1)->data;

@@ -137,9 +137,6 @@ INLINE int64_t nanoseconds(void) {
 /* A device's thread gives the host's its turn, if that works on the same core; see cores.c. Once in every local step. */
 void let_host_work(void);
 
-/* The calling thread computes for a device, and can be sent to another's core; see cores.c. */
-void note_thread(void);
-
 /* A device has nothing more to do on its core; see cores.c. */
 void leave_home(int device);
 

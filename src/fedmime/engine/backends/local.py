@@ -401,7 +401,7 @@ def _train(
         each = Totals(
             send=jnp.where(good, w, 0).astype(dtype) * Vector.pending(reply.send),
             add=good.astype(dtype) * Vector.pending(reply.add),
-            figures=Vector(jnp.where(good, _stacked(figures, exact), _stacked(refused, exact))),
+            figures=Vector.pending(jnp.where(good, _stacked(figures, exact), _stacked(refused, exact))),
         )
         return each, reply.keep, good
 
