@@ -66,7 +66,7 @@ class Problem:
     metrics: Callable[[Params, Batch], dict[str, tuple[jax.Array, jax.Array]]] = _no_metrics
     check: Callable[[Mapping[str, np.ndarray]], None] = _accept
     factors: Factors | None = None
-    chunk: int = 256
+    chunk: int = 128
     widths: int = 1
 
     def __post_init__(self) -> None:

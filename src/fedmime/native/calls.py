@@ -17,7 +17,8 @@ MULTIPLE = 16  # of output channels, and the least width of dense layers: whole 
 ARRAYS = 16  # that can be added up
 MANY = 1 << 14  # entries from which on the kernels add up the faster
 TERMS = 4  # that can be added to a sum of outer products
-FEW = 32  # rows of a mini-batch, which weights are gone through with as they lie; more are worth packing (see linear.c)
+FEW = 32  # rows of a mini-batch: too few for the kernels to be the faster where weights are narrow
+MOST = 256  # rows whose outer products can be added to terms; see FEW in linear.c
 
 
 def usable(*arrays: jax.Array) -> bool:
@@ -68,7 +69,7 @@ def adds_outer(d: jax.Array, a: jax.Array, terms: Sequence[jax.Array] = (), more
         fits = fits and other.shape == (*places.shape, d.shape[1]) and table.shape[1:] == a.shape[1:]
         fits = fits and takes(table, places) and usable(other)
     if terms or more:
-        fits = fits and d.shape[0] <= FEW and len(terms) <= TERMS
+        fits = fits and d.shape[0] <= MOST and min(d.shape[1], a.shape[1]) >= MULTIPLE and len(terms) <= TERMS
     return fits and _wide(d.shape[0], d.shape[1], a.shape[1]) and usable(d, a, *terms)
 
 
@@ -271,5 +272,5 @@ def _in_vectors(other: jax.Array, pads: Padding) -> bool:
 
 
 def _wide(rows: int, *widths: int) -> bool:
-    """Whether weights are wide enough for what goes through them as they lie; a packed product may have any widths."""
+    """Whether weights are wide enough for the kernels to go through them as they lie, or rows enough to be packed."""
     return rows > FEW or min(widths) >= MULTIPLE

@@ -1,11 +1,10 @@
-/* The three products of a dense layer with weights [out, in] on a mini-batch. Where a width is no whole number of vectors,
-   the last vector of a row overlaps the one before it, so nothing is read or written beyond a row. More rows than a
-   mini-batch has are worth packing; see matrix.c. */
+/* The three products of a dense layer with weights [out, in] on some examples. Where a width is no whole number of
+   vectors, the last vector of a row overlaps the one before it, so nothing is read or written beyond a row. */
 #include "matrix.h"
 
-enum { FEW = 32 }; /* rows, as in calls.py: only with these are weights narrower than a vector kept away */
-enum { MOST_TERMS = 4, SPAN = WIDEST * LANES };
-enum { CACHED = 1 << 14 }; /* numbers of the rows that all rows of the result are made of: they stay in the second cache */
+enum { FEW = 256 }; /* rows that are gone through as they lie, MOST in calls.py; more are worth packing, see matrix.c */
+enum { MOST_TERMS = 4, SPAN = WIDEST * LANES, TILE = MOST_ROWS(WIDEST) };
+enum { CACHED = 1 << 13 }; /* numbers of the rows that all rows of the result are made of: they stay in the first cache */
 
 /* Arrays [out, in] to which a sum of outer products is added, each times a number that is not zero. */
 typedef struct {
@@ -20,6 +19,9 @@ typedef struct {
     const float *d, *const *rows;
 } more_rows;
 
+/* Weights that hold no whole vector: only packing makes them fit. */
+static int narrow(int64_t out, int64_t in) { return out < LANES || in < LANES; }
+
 static XLA_FFI_Error *multiplied(XLA_FFI_CallFrame *frame, Matrix a, Matrix b, int64_t rows, int64_t depth,
                                  int64_t columns) {
     return multiply(a, b, rows, depth, columns, result(frame, 0)->data) ? NULL : no_memory(frame);
@@ -33,8 +35,8 @@ INLINE void outer(int rows, int width, int64_t depth, const float *a, int64_t ou
                   const more_rows *more, const terms *plus, float *to, int64_t r0, int64_t c, int64_t fresh) {
     int64_t place = r0 * in + c;
     vec sums[SUMS] = {};
-    product(rows, width, depth, a, 1, out, b, in, sums);
-    product_of_rows(rows, width, more->count, more->d + r0, 1, out, NULL, c, more->rows, sums);
+    product_of_rows(rows, width, depth, a, 1, out, b, in, NULL, plus->count ? to + place + width * LANES : NULL, in, sums);
+    product_of_rows(rows, width, more->count, more->d + r0, 1, out, NULL, c, more->rows, NULL, 0, sums);
     for (int64_t t = plus->count; t--;) {
         vec scale = all(plus->scales[t]);
         const float *from = plus->arrays[t] + place;
@@ -56,6 +58,14 @@ INLINE void outer_rows(int rows, int width, int64_t depth, const float *a, int64
     if (c < end) outer(rows, 1, depth, a, out, b + in - LANES, in, more, plus, to, r0, in - LANES, in - c);
 }
 
+/* Whether a pass over an array begins at its end. Inner products with it, which went forwards, left that in the cache; and
+   other terms, which only such passes read, are there as far as the last one ended: where all of them together are a
+   little more than the cache holds, passes in one direction would find nothing. */
+static int goes_back(const float *to, int64_t terms) {
+    static _Thread_local unsigned char turns[64];
+    return terms < 2 || (turns[(uintptr_t)to / 64 % 64] ^= 1);
+}
+
 /* The arguments from the first on: d [n, out], a [n, in], and if there are terms, their scales [terms] and they
    themselves [out, in], of which the first may be the result; what comes after them is not looked at. */
 static void outer_sum(XLA_FFI_CallFrame *frame, int first, const more_rows *more) {
@@ -71,13 +81,14 @@ static void outer_sum(XLA_FFI_CallFrame *frame, int first, const more_rows *more
             plus.arrays[plus.count++] = argument(frame, first + 3 + t)->data;
         }
     }
-    int64_t block = CACHED / (n + more->count) / SPAN * SPAN;
-    if (block < SPAN) block = SPAN;
+    int64_t blocks = ((n + more->count) * in + CACHED - 1) / CACHED, tiles = (out + TILE - 1) / TILE;
+    int64_t block = (in + blocks * SPAN - 1) / (blocks * SPAN) * SPAN;
+    int back = goes_back(to, plus.count);
     for (int64_t c = 0; c < in; c += block)
-        for (int64_t r = 0; r < out;) {
-            int rows = next_rows(out - r, WIDEST);
+        for (int64_t t = 0; t < tiles; t++) {
+            int64_t place = back ? tiles - 1 - t : t, r = place * out / tiles;
+            int rows = (int)((place + 1) * out / tiles - r);
             ROWS(outer_rows, rows, WIDEST, n, d + r, out, a, in, more, &plus, to, r, c, c + block < in ? c + block : in)
-            r += rows;
         }
 }
 
@@ -86,7 +97,7 @@ XLA_FFI_Error *fedmime_outer_sum(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
     const XLA_FFI_Buffer *d = argument(frame, 0), *a = argument(frame, 1), *to = result(frame, 0);
     int64_t n = d->dims[0], out = to->dims[0], in = to->dims[1];
-    if (n > FEW && frame->args.size == 2)
+    if ((n > FEW || narrow(out, in)) && frame->args.size == 2)
         return multiplied(frame, (Matrix){d->data, 1, out}, (Matrix){a->data, in, 1}, out, n, in);
     more_rows none = {0};
     outer_sum(frame, 0, &none);
@@ -110,6 +121,7 @@ XLA_FFI_Error *fedmime_outer_sum_of_rows(XLA_FFI_CallFrame *frame) {
 #define SAME(i) i
 #define NEIGHBOUR(i) (i) ^ 1
 #define NEXT_PAIR(i) (i) ^ 2
+#define QUARTER(i) (i) % 4 * (LANES / 4)
 #ifdef __AVX512F__
 #define LIST(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), f(15)
 #else
@@ -130,48 +142,63 @@ INLINE vec totals(vec a, vec b, vec c, vec d) {
 
 enum { AT_ONCE = 4 }; /* rows of w: their totals are found together */
 
-/* Inner products of a few rows of x with four rows of w. */
-INLINE void inner(int rows, int width, int64_t depth, const float *x, const float *w, int64_t out, float *to) {
+/* Inner products of a few rows of x with four rows of w, or what more columns of both add to them. Some of these rows of w
+   may be done already. */
+INLINE void inner(int rows, int width, int64_t depth, const float *x, const float *w, int64_t in, int more, int64_t done,
+                  int64_t out, float *to) {
     vec sums[SUMS] = {};
     int64_t whole = depth / LANES * LANES;
     for (int64_t k = 0; k < whole; k += LANES) {
         vec right[AT_ONCE];
-        UNROLL for (int v = 0; v < width; v++) right[v] = held(load(w + v * depth + k));
+        UNROLL for (int v = 0; v < width; v++) right[v] = held(load(w + v * in + k));
         UNROLL for (int r = 0; r < rows; r++) {
-            vec left = held(load(x + r * depth + k));
+            vec left = held(load(x + r * in + k));
             UNROLL for (int v = 0; v < width; v++) sums[r * width + v] += left * right[v];
         }
     }
     if (whole < depth) { /* the last vector again, without what was counted */
         ints fresh = (ints){LIST(SAME)} >= (int32_t)(LANES - (depth - whole));
+        int64_t last = depth - LANES;
         vec right[AT_ONCE];
-        UNROLL for (int v = 0; v < width; v++) right[v] = (vec)((ints)load(w + (v + 1) * depth - LANES) & fresh);
+        UNROLL for (int v = 0; v < width; v++) right[v] = (vec)((ints)load(w + v * in + last) & fresh);
         UNROLL for (int r = 0; r < rows; r++) {
-            vec left = (vec)((ints)load(x + (r + 1) * depth - LANES) & fresh);
+            vec left = (vec)((ints)load(x + r * in + last) & fresh);
             UNROLL for (int v = 0; v < width; v++) sums[r * width + v] += left * right[v];
         }
     }
     UNROLL for (int r = 0; r < rows; r++) {
         vec *s = sums + r * AT_ONCE, sum = totals(s[0], s[1], s[2], s[3]);
-        UNROLL for (int v = 0; v < AT_ONCE; v++) to[r * out + v] = sum[v * (LANES / AT_ONCE)];
+        sum = __builtin_shufflevector(sum, sum, LIST(QUARTER));
+        if (more)
+            for (int64_t v = done; v < AT_ONCE; v++) to[r * out + v] += sum[v];
+        else
+            memcpy(to + r * out, &sum, sizeof(float[AT_ONCE]));
     }
 }
 
-/* args: x [n, in], w [out, in]; rets: x w^T [n, out]. */
+enum { GROUP = 12, NEAR = 1024 }; /* rows of x and columns that are gone through together: they stay in the first cache */
+
+/* args: x [n, in], w [out, in]; rets: x w^T [n, out]. Both lie as they are multiplied: packing pays only where weights leave
+   the second cache. */
 XLA_FFI_Error *fedmime_inner_products(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
     const float *x = argument(frame, 0)->data, *w = argument(frame, 1)->data;
     float *z = result(frame, 0)->data;
-    int64_t n = argument(frame, 0)->dims[0], depth = argument(frame, 0)->dims[1], out = argument(frame, 1)->dims[0];
-    if (n > FEW) return multiplied(frame, (Matrix){x, depth, 1}, (Matrix){w, 1, depth}, n, depth, out);
-    for (int64_t o = 0; o < out; o += AT_ONCE) {
-        int64_t first = o + AT_ONCE <= out ? o : out - AT_ONCE;
-        for (int64_t r = 0; r < n;) {
-            int rows = next_rows(n - r, AT_ONCE);
-            ROWS(inner, rows, AT_ONCE, depth, x + r * depth, w + first * depth, out, z + r * out + first)
-            r += rows;
-        }
-    }
+    int64_t n = argument(frame, 0)->dims[0], in = argument(frame, 0)->dims[1], out = argument(frame, 1)->dims[0];
+    if (narrow(out, in) || (n > FEW && in > NEAR))
+        return multiplied(frame, (Matrix){x, in, 1}, (Matrix){w, 1, in}, n, in, out);
+    for (int64_t top = 0; top < n; top += GROUP)
+        for (int64_t k = 0; k < in; k += NEAR)
+            for (int64_t o = 0; o < out; o += AT_ONCE) {
+                int64_t some = n - top < GROUP ? n - top : GROUP, deep = in - k < NEAR ? in - k : NEAR;
+                int64_t first = o + AT_ONCE <= out ? o : out - AT_ONCE;
+                for (int64_t r = 0; r < some;) {
+                    int rows = next_rows(some - r, AT_ONCE);
+                    ROWS(inner, rows, AT_ONCE, deep, x + (top + r) * in + k, w + first * in + k, in, k > 0, o - first, out,
+                         z + (top + r) * out + first)
+                    r += rows;
+                }
+            }
     return NULL;
 }
 
@@ -206,7 +233,7 @@ XLA_FFI_Error *fedmime_products(XLA_FFI_CallFrame *frame) {
     const float *d = argument(frame, 0)->data, *w = argument(frame, 1)->data;
     float *z = result(frame, 0)->data;
     int64_t n = argument(frame, 0)->dims[0], out = argument(frame, 1)->dims[0], in = argument(frame, 1)->dims[1];
-    if (n > FEW) return multiplied(frame, (Matrix){d, out, 1}, (Matrix){w, in, 1}, n, out, in);
+    if (n > FEW || narrow(out, in)) return multiplied(frame, (Matrix){d, out, 1}, (Matrix){w, in, 1}, n, out, in);
     for (int64_t c = 0; c < in; c += BLOCK)
         for (int64_t k = 0; k < out; k += DEPTH)
             for (int64_t r = 0; r < n;) {

@@ -57,15 +57,19 @@ INLINE void store_last(float *p, vec v, int64_t n) { memcpy(p + LANES - n, (floa
 
 /* sums[r][v] += sum over k of a[r * a_row + k * a_step] * row(k)[v * LANES ...], where the k-th row is b + k * b_step, or
    if there are places, b_step after the k-th of them. `rows` and `width` are constants wherever it is called, so all sums
-   stay in registers, and so is whether there are places. */
+   stay in registers, and so is whether there are places. Meanwhile as many rows of a tile to come are fetched, `stride`
+   apart from where it is `ahead`; a few at a time, for all at once would hold up what is needed now. */
 INLINE void product_of_rows(int rows, int width, int64_t depth, const float *a, int64_t a_row, int64_t a_step,
-                            const float *b, int64_t b_step, const float *const *places, vec *sums) {
+                            const float *b, int64_t b_step, const float *const *places, const float *ahead,
+                            int64_t stride, vec *sums) {
     vec s[SUMS];
     UNROLL for (int i = 0; i < rows * width; i++) s[i] = sums[i];
     for (int64_t k = 0; k < depth; k++) {
         vec right[SUMS];
         const float *row = places ? places[k] + b_step : b + k * b_step;
         UNROLL for (int v = 0; v < width; v++) right[v] = held(load(row + v * LANES));
+        if (ahead && k < rows)
+            UNROLL for (int v = 0; v < width; v++) __builtin_prefetch(ahead + k * stride + v * LANES, 1);
         UNROLL for (int r = 0; r < rows; r++) {
             vec left = all(a[r * a_row + k * a_step]);
             UNROLL for (int v = 0; v < width; v++) s[r * width + v] += left * right[v];
@@ -76,7 +80,7 @@ INLINE void product_of_rows(int rows, int width, int64_t depth, const float *a, 
 
 INLINE void product(int rows, int width, int64_t depth, const float *a, int64_t a_row, int64_t a_step, const float *b,
                     int64_t b_step, vec *sums) {
-    product_of_rows(rows, width, depth, a, a_row, a_step, b, b_step, NULL, sums);
+    product_of_rows(rows, width, depth, a, a_row, a_step, b, b_step, NULL, NULL, 0, sums);
 }
 
 /* A tile's sums into rows that lie `stride` apart. */
