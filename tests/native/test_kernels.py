@@ -65,7 +65,8 @@ def test_convolution_and_kernel_gradients(case):
     ("rows", "out", "width"),
     [
         *[(10, 62, 784), (1, 16, 16), (7, 17, 31), (32, 100, 300), (13, 19, 64)],
-        *[(33, 1, 3), (100, 17, 90), (300, 300, 21), (270, 21, 300), (40, 1030, 5), (97, 8, 1040)],  # packed
+        *[(25, 18, 2100), (3, 17, 1030), (256, 62, 90)],  # wider than what is gone through at once, and the most rows
+        *[(33, 1, 3), (257, 17, 90), (300, 300, 21), (270, 21, 1100), (40, 1030, 5), (97, 8, 1040)],  # packed
     ],
 )
 def test_products_of_dense_layers(rows, out, width):
@@ -77,7 +78,9 @@ def test_products_of_dense_layers(rows, out, width):
 
 @needed
 @pytest.mark.parametrize("terms", [1, 2, 4])
-@pytest.mark.parametrize(("rows", "out", "width"), [(10, 62, 784), (1, 16, 16), (7, 17, 31), (10, 100, 300)])
+@pytest.mark.parametrize(
+    ("rows", "out", "width"), [(10, 62, 784), (1, 16, 16), (7, 17, 31), (10, 100, 300), (256, 19, 150)]
+)
 def test_products_added_to_arrays(rows, out, width, terms):
     d, a, e, table, *arrays = _draw(10, (rows, out), (rows, width), (4, out), (9, width), *[(out, width)] * terms)
     places, scales = np.int32([8, 0, 2, 2]), np.float32([1.0, -0.3, 0.0, 2.0][:terms])
@@ -97,6 +100,16 @@ def test_products_added_in_place_step_by_step():
     scales = jnp.ones(1, jnp.float32)
     steps = jax.jit(lambda y: jax.lax.fori_loop(0, 5, lambda _, y: native.add_outer(d, a, scales, [y]), y))
     assert _distance(steps(y), np.float64(y) + 5 * np.float64(d).T @ np.float64(a)) < CLOSE
+
+
+@needed
+def test_products_are_the_same_whichever_end_a_pass_begins_at():
+    """Passes over several terms turn round every time."""
+    d, a, y, m = (jnp.asarray(array) for array in _draw(16, (10, 90), (10, 150), (90, 150), (90, 150)))
+    scales = jnp.float32([1.0, -0.3])
+    added = jax.jit(lambda y: native.add_outer(d, a, scales, [y, m]))
+    passes = [np.asarray(added(y)) for _ in range(8)]  # some of them in the same memory
+    np.testing.assert_array_equal(passes, passes[:1] * 8)
 
 
 def _entropies(z, labels):
