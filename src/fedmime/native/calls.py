@@ -67,7 +67,7 @@ def adds_outer(d: jax.Array, a: jax.Array, terms: Sequence[jax.Array] = (), more
     if more:
         other, table, places = more
         fits = fits and other.shape == (*places.shape, d.shape[1]) and table.shape[1:] == a.shape[1:]
-        fits = fits and takes(table, places) and usable(other)
+        fits = fits and takes(table, places) and usable(other) and places.size <= MOST
     if terms or more:
         fits = fits and d.shape[0] <= MOST and min(d.shape[1], a.shape[1]) >= MULTIPLE and len(terms) <= TERMS
     return fits and _wide(d.shape[0], d.shape[1], a.shape[1]) and usable(d, a, *terms)

@@ -3,7 +3,7 @@
 #include "matrix.h"
 
 enum { FEW = 256 }; /* rows that are gone through as they lie, MOST in calls.py; more are worth packing, see matrix.c */
-enum { MOST_TERMS = 4, SPAN = WIDEST * LANES, TILE = MOST_ROWS(WIDEST) };
+enum { MOST_TERMS = 4, SPAN = WIDEST * LANES };
 enum { CACHED = 1 << 13 }; /* numbers of the rows that all rows of the result are made of: they stay in the first cache */
 
 /* Arrays [out, in] to which a sum of outer products is added, each times a number that is not zero. */
@@ -58,14 +58,6 @@ INLINE void outer_rows(int rows, int width, int64_t depth, const float *a, int64
     if (c < end) outer(rows, 1, depth, a, out, b + in - LANES, in, more, plus, to, r0, in - LANES, in - c);
 }
 
-/* Whether a pass over an array begins at its end. Inner products with it, which went forwards, left that in the cache; and
-   other terms, which only such passes read, are there as far as the last one ended: where all of them together are a
-   little more than the cache holds, passes in one direction would find nothing. */
-static int goes_back(const float *to, int64_t terms) {
-    static _Thread_local unsigned char turns[64];
-    return terms < 2 || (turns[(uintptr_t)to / 64 % 64] ^= 1);
-}
-
 /* The arguments from the first on: d [n, out], a [n, in], and if there are terms, their scales [terms] and they
    themselves [out, in], of which the first may be the result; what comes after them is not looked at. */
 static void outer_sum(XLA_FFI_CallFrame *frame, int first, const more_rows *more) {
@@ -81,14 +73,13 @@ static void outer_sum(XLA_FFI_CallFrame *frame, int first, const more_rows *more
             plus.arrays[plus.count++] = argument(frame, first + 3 + t)->data;
         }
     }
-    int64_t blocks = ((n + more->count) * in + CACHED - 1) / CACHED, tiles = (out + TILE - 1) / TILE;
+    int64_t blocks = ((n + more->count) * in + CACHED - 1) / CACHED;
     int64_t block = (in + blocks * SPAN - 1) / (blocks * SPAN) * SPAN;
-    int back = goes_back(to, plus.count);
     for (int64_t c = 0; c < in; c += block)
-        for (int64_t t = 0; t < tiles; t++) {
-            int64_t place = back ? tiles - 1 - t : t, r = place * out / tiles;
-            int rows = (int)((place + 1) * out / tiles - r);
+        for (int64_t r = 0; r < out;) {
+            int rows = next_rows(out - r, WIDEST);
             ROWS(outer_rows, rows, WIDEST, n, d + r, out, a, in, more, &plus, to, r, c, c + block < in ? c + block : in)
+            r += rows;
         }
 }
 
