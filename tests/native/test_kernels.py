@@ -66,8 +66,9 @@ def test_convolution_and_kernel_gradients(case):
     ("rows", "out", "width"),
     [
         *[(10, 62, 784), (1, 16, 16), (7, 17, 31), (32, 100, 300), (13, 19, 64)],
-        *[(25, 18, 2100), (3, 17, 1030), (256, 62, 90)],  # wider than what is gone through at once, and the most rows
-        *[(33, 1, 3), (257, 17, 90), (300, 300, 21), (270, 21, 1100), (40, 1030, 5), (97, 8, 1040)],  # some packed
+        *[(25, 18, 2100), (3, 17, 1030)],  # wider than what is gone through at once
+        *[(100, 17, 90), (256, 62, 90), (257, 17, 90), (270, 21, 300), (270, 21, 1100), (300, 300, 21)],  # many rows
+        *[(33, 1, 3), (40, 1030, 5), (97, 8, 1040)],  # narrow
     ],
 )
 def test_products_of_dense_layers(rows, out, width):

@@ -18,7 +18,7 @@ ARRAYS = 16  # that can be added up
 MANY = 1 << 14  # entries from which on the kernels add up the faster
 TERMS = 4  # that can be added to a sum of outer products
 FEW = 32  # rows of a mini-batch: too few for the kernels to be the faster where weights are narrow
-MOST = 256  # rows whose outer products can be added to terms; see FEW in linear.c
+MOST = 256  # rows whose outer products can be added to terms; more are packed, see linear.c
 
 
 def usable(*arrays: jax.Array) -> bool:

@@ -2,7 +2,7 @@
    vectors, the last vector of a row overlaps the one before it, so nothing is read or written beyond a row. */
 #include "matrix.h"
 
-enum { FEW = 256 }; /* rows that are gone through as they lie, MOST in calls.py; more are worth packing, see matrix.c */
+enum { MOST = 256 }; /* rows that are gone through as they lie, as in calls.py; more are worth packing, see matrix.c */
 enum { MOST_TERMS = 4, SPAN = WIDEST * LANES };
 enum { CACHED = 1 << 13 }; /* numbers of the rows that all rows of the result are made of: they stay in the first cache */
 
@@ -88,7 +88,7 @@ XLA_FFI_Error *fedmime_outer_sum(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
     const XLA_FFI_Buffer *d = argument(frame, 0), *a = argument(frame, 1), *to = result(frame, 0);
     int64_t n = d->dims[0], out = to->dims[0], in = to->dims[1];
-    if ((n > FEW || narrow(out, in)) && frame->args.size == 2)
+    if ((n > MOST || narrow(out, in)) && frame->args.size == 2)
         return multiplied(frame, (Matrix){d->data, 1, out}, (Matrix){a->data, in, 1}, out, n, in);
     more_rows none = {0};
     outer_sum(frame, 0, &none);
@@ -176,7 +176,7 @@ XLA_FFI_Error *fedmime_inner_products(XLA_FFI_CallFrame *frame) {
     const float *x = argument(frame, 0)->data, *w = argument(frame, 1)->data;
     float *z = result(frame, 0)->data;
     int64_t n = argument(frame, 0)->dims[0], in = argument(frame, 0)->dims[1], out = argument(frame, 1)->dims[0];
-    if (narrow(out, in) || (n > FEW && in > NEAR))
+    if (narrow(out, in) || (n > MOST && in > NEAR))
         return multiplied(frame, (Matrix){x, in, 1}, (Matrix){w, 1, in}, n, in, out);
     for (int64_t top = 0; top < n; top += GROUP)
         for (int64_t k = 0; k < in; k += NEAR)
@@ -224,7 +224,7 @@ XLA_FFI_Error *fedmime_products(XLA_FFI_CallFrame *frame) {
     const float *d = argument(frame, 0)->data, *w = argument(frame, 1)->data;
     float *z = result(frame, 0)->data;
     int64_t n = argument(frame, 0)->dims[0], out = argument(frame, 1)->dims[0], in = argument(frame, 1)->dims[1];
-    if (n > FEW || narrow(out, in)) return multiplied(frame, (Matrix){d, out, 1}, (Matrix){w, in, 1}, n, out, in);
+    if (n > MOST || narrow(out, in)) return multiplied(frame, (Matrix){d, out, 1}, (Matrix){w, in, 1}, n, out, in);
     for (int64_t c = 0; c < in; c += BLOCK)
         for (int64_t k = 0; k < out; k += DEPTH)
             for (int64_t r = 0; r < n;) {
