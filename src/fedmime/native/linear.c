@@ -4,6 +4,7 @@
 
 enum { MOST = 256 }; /* rows that are gone through as they lie, as in calls.py; more are worth packing, see matrix.c */
 enum { MOST_TERMS = 4, SPAN = WIDEST * LANES };
+enum { LARGE = 1 << 16 }; /* numbers of weights whose terms do not all stay in the second cache */
 enum { CACHED = 1 << 13 }; /* numbers of the rows that all rows of the result are made of: they stay in the first cache */
 
 /* Arrays [out, in] to which a sum of outer products is added, each times a number that is not zero. */
@@ -58,6 +59,13 @@ INLINE void outer_rows(int rows, int width, int64_t depth, const float *a, int64
     if (c < end) outer(rows, 1, depth, a, out, b + in - LANES, in, more, plus, to, r0, in - LANES, in - c);
 }
 
+/* Whether a pass begins at the last row. Large weights and momentum together are a little more than the second cache holds:
+   with passes that turn round, each finds there what the one before it came to last. */
+static int turns(int64_t size, int64_t terms) {
+    static _Thread_local int back;
+    return terms > 1 && size >= LARGE && (back ^= 1);
+}
+
 /* The arguments from the first on: d [n, out], a [n, in], and if there are terms, their scales [terms] and they
    themselves [out, in], of which the first may be the result; what comes after them is not looked at. */
 static void outer_sum(XLA_FFI_CallFrame *frame, int first, const more_rows *more) {
@@ -75,11 +83,13 @@ static void outer_sum(XLA_FFI_CallFrame *frame, int first, const more_rows *more
     }
     int64_t blocks = ((n + more->count) * in + CACHED - 1) / CACHED;
     int64_t block = (in + blocks * SPAN - 1) / (blocks * SPAN) * SPAN;
+    int back = turns(out * in, plus.count);
     for (int64_t c = 0; c < in; c += block)
-        for (int64_t r = 0; r < out;) {
-            int rows = next_rows(out - r, WIDEST);
+        for (int64_t done = 0; done < out;) {
+            int rows = next_rows(out - done, WIDEST);
+            int64_t r = back ? out - done - rows : done;
             ROWS(outer_rows, rows, WIDEST, n, d + r, out, a, in, more, &plus, to, r, c, c + block < in ? c + block : in)
-            r += rows;
+            done += rows;
         }
 }
 
@@ -193,7 +203,7 @@ XLA_FFI_Error *fedmime_inner_products(XLA_FFI_CallFrame *frame) {
     return NULL;
 }
 
-enum { BLOCK = 256, DEPTH = 16 }; /* columns and rows of w that are gone through together */
+enum { BLOCK = 128, DEPTH = 64 }; /* columns and rows of w that are gone through together */
 
 /* Some columns of a few rows of d w, or what some more rows of w add to them. */
 INLINE void add_part(int rows, int width, int64_t depth, const float *d, int64_t out, const float *w, int64_t in,
