@@ -23,15 +23,22 @@ ALGORITHMS = {
 
 @pytest.fixture
 def begun(monkeypatch) -> list[bool]:
-    """Whether each round began early; all may."""
+    """Whether each round began early, before the one before it had ended; all may."""
     early: list[bool] = []
+    under_way: list[object] = []
 
-    def begin(*args, before=None):
-        early.append(before is not None)
-        return original(*args, before=before)
+    def begin(*args):
+        early.append(bool(under_way))
+        under_way.append(real_begin(*args))
+        return under_way[-1]
 
-    original = ahead.begin
+    def end(underway):
+        under_way.remove(underway)
+        return real_end(underway)
+
+    real_begin, real_end = ahead.begin, ahead.end
     monkeypatch.setattr(ahead, "begin", begin)
+    monkeypatch.setattr(ahead, "end", end)
     monkeypatch.setattr(ahead, "BRISK", math.inf)
     return early
 
@@ -61,19 +68,20 @@ def test_numbers_are_those_of_rounds_that_wait(name, begun, monkeypatch) -> None
 @pytest.mark.skipif(not native.usable(), reason="without kernels nothing is lent")
 def test_tables_are_handed_on(begun, monkeypatch) -> None:
     """A Mime round under way hands on what it was lent: two rounds never hold two sets."""
-    takes = []
+    made = []
 
-    def take(*args):
-        takes.append(len(begun))
-        return original(*args)
+    def maker(*kind):
+        made.append(len(begun))
+        return original(*kind)
 
-    original = scratch.take
-    monkeypatch.setattr(scratch, "take", take)
+    original = scratch._maker
+    monkeypatch.setattr(scratch, "_maker", maker)
+    scratch.release()
     problem = fm.models.logistic(input_shape=(8, 8, 1), classes=10)
     digits = fm.data.digits(clients=20, seed=0)
     fm.simulate(ALGORITHMS["mime"], problem, digits, 6, 4, evaluate_every=100)
     assert begun == [False, False, True, True, True, True]
-    assert takes == [1, 2]
+    assert made == [1]
 
 
 def test_no_round_begins_early_after_one_that_is_evaluated_or_saved(begun, tmp_path) -> None:
@@ -116,10 +124,10 @@ def test_what_goes_wrong_with_a_layout_belongs_to_its_round() -> None:
 def test_what_goes_wrong_with_a_round_to_come_does_not_lose_the_one_before(begun, monkeypatch) -> None:
     known, seen = ahead.begin, []
 
-    def begin(ready, state, before=None):
+    def begin(ready, state):
         if ready.round == 4:
             raise RuntimeError("out of memory")
-        return known(ready, state, before=before)
+        return known(ready, state)
 
     monkeypatch.setattr(ahead, "begin", begin)
     with pytest.raises(RuntimeError, match="out of memory"):

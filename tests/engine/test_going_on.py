@@ -16,6 +16,8 @@ from fedmime.engine import ahead
 
 PROBLEM = fm.models.logistic(input_shape=(4,), classes=3)
 FEDAVG = fm.algorithms.fedavg(0.1)
+MIME = fm.algorithms.mime(fm.optimizers.momentum(), 0.1)  # hands the memory of its factors on
+both = pytest.mark.parametrize("algorithm", [FEDAVG, MIME], ids=["fedavg", "mime"])
 
 
 def _cohort(seed: int = 0) -> fm.Cohort:
@@ -29,15 +31,16 @@ def _start(algorithm=FEDAVG) -> fm.State:
     return algorithm.init(PROBLEM.init(jax.random.key(0)))
 
 
-def test_what_happened_is_the_same_whenever_it_is_looked_at() -> None:
+@both
+def test_what_happened_is_the_same_whenever_it_is_looked_at(algorithm) -> None:
     cohorts = [_cohort(seed) for seed in range(5)]
-    state, at_once = _start(), []
+    state, at_once = _start(algorithm), []
     for cohort in cohorts:
-        state, info = fm.run_round(FEDAVG, PROBLEM, state, cohort)
+        state, info = fm.run_round(algorithm, PROBLEM, state, cohort)
         at_once.append(info._asdict())
-    late, infos = _start(), []
+    late, infos = _start(algorithm), []
     for cohort in cohorts:
-        late, info = fm.run_round(FEDAVG, PROBLEM, late, cohort)
+        late, info = fm.run_round(algorithm, PROBLEM, late, cohort)
         infos.append(info)
     np.testing.assert_array_equal(fm.params(late)["dense0"]["w"], fm.params(state)["dense0"]["w"])
     for early, info in zip(at_once, reversed([info._asdict() for info in reversed(infos)]), strict=True):
@@ -45,10 +48,11 @@ def test_what_happened_is_the_same_whenever_it_is_looked_at() -> None:
     assert [info.round for info in infos] == list(range(5))
 
 
-def test_at_most_one_round_goes_on() -> None:
-    state, infos = _start(), []
+@both
+def test_at_most_one_round_goes_on(algorithm) -> None:
+    state, infos = _start(algorithm), []
     for seed in range(4):
-        state, info = fm.run_round(FEDAVG, PROBLEM, state, _cohort(seed))
+        state, info = fm.run_round(algorithm, PROBLEM, state, _cohort(seed))
         infos.append(info)
         assert list(ahead._going_on) == [info]
         assert all("loss" in vars(before) for before in infos[:-1])  # they have told
@@ -72,6 +76,44 @@ def test_states_in_turn_and_what_is_made_of_them_between_rounds() -> None:
         assert np.isfinite(info.loss)
     np.testing.assert_array_equal(fm.params(one)["dense0"]["w"], fm.params(alone)["dense0"]["w"])
     assert np.isfinite(average["dense0"]["w"][-1]).all()
+
+
+PROGRAMS_BETWEEN_ROUNDS = """
+import time
+
+import jax
+import numpy as np
+
+import fedmime as fm
+
+problem = fm.models.logistic(input_shape=(4,), classes=3)
+algorithms = fm.algorithms.fedavg(0.1), fm.algorithms.fedprox(0.1, mu=0.5)
+random = np.random.default_rng(0)
+batches = [{"x": random.random((3, 5, 4), np.float32), "y": random.integers(0, 3, (3, 5))} for _ in range(4)]
+cohort = fm.Cohort.from_batches(batches)
+states, end = [algorithm.init(problem.init(jax.random.key(0))) for algorithm in algorithms], time.monotonic() + 6
+averages = jax.tree.map(lambda leaf: [leaf] * 20, fm.params(states[0]))
+while time.monotonic() < end:
+    states = [fm.run_round(a, problem, state, cohort)[0] for a, state in zip(algorithms, states, strict=True)]
+    averages = jax.tree.map(
+        lambda all_, leaf: [0.9 * each + 0.1 * leaf for each in all_],
+        averages,
+        fm.params(states[0]),
+        is_leaf=lambda leaf: isinstance(leaf, list),
+    )
+assert np.isfinite(averages["dense0"]["w"][-1]).all()
+"""
+
+
+def test_many_programs_between_rounds_on_busy_cores_keep_no_device_from_its_round() -> None:
+    """More than XLA lets wait for their turn: where a device had not begun yet, the other waited for it for ever."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        subprocess.run([sys.executable, "-c", PROGRAMS_BETWEEN_ROUNDS], check=True, timeout=90)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 def _moved(averages, leaf):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from fedmime.algorithms.algorithm import State
-from fedmime.engine.round import Info, Ready, Underway, begin, beside, end, ends_alone, info
+from fedmime.engine.round import Info, Ready, Underway, begin, beside, end, ends_alone, info, wait_for_devices
 
 BRISK = 0.1  # seconds: nothing is gained by beginning early after rounds that take longer, and stopping takes longer
 
@@ -27,6 +27,7 @@ def go_on(underway: Underway) -> tuple[State, Info]:
     told = info(underway)
     _going_on.append(told)
     wait_for_all_but(1)
+    wait_for_devices(underway)
     return underway.state, told
 
 
@@ -91,7 +92,7 @@ def run_all(
             early = layouts.prepare() and brisk and underway.state.memory is None
             try:
                 if early and not needed(underway.state.round):
-                    following = begin(layouts.take(), underway.state, before=underway)
+                    following = begin(layouts.take(), underway.state)
             except Exception as error:  # of the round to come
                 trouble = error
         state, info = end(underway)

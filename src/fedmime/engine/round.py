@@ -111,6 +111,7 @@ class Underway(NamedTuple):
     state: State  # after it, without what its clients will have kept
     figures: jax.Array | None  # its report; None where too few clients are left for a round
     outcome: local.Outcome
+    begun: int = 0  # devices that are at work, since the process began, once all of its own are
 
 
 def default_layout(problem: Problem, devices: int | None) -> Layout:
@@ -244,11 +245,8 @@ def run_ready(
     return end(underway)
 
 
-def begin(ready: Ready, state: State, memory: ClientMemory | None = None, before: Underway | None = None) -> Underway:
-    """Give a round to the devices, without waiting for them.
-
-    `before`: the round that gives the state, which may still be under way; what it was lent goes on to this one.
-    """
+def begin(ready: Ready, state: State, memory: ClientMemory | None = None) -> Underway:
+    """Give a round to the devices, without waiting for them or for the round that gives the state."""
     blank = ready.algorithm.remember(state.server.x)
     memory = state.memory if memory is None else memory
     if memory is None and jax.tree.leaves(blank):
@@ -262,28 +260,22 @@ def begin(ready: Ready, state: State, memory: ClientMemory | None = None, before
         local.Wave(tables, () if memory is None else _kept(memory, plan, blank, ready.options))
         for tables, plan in zip(ready.laid.tables, ready.laid.plans, strict=True)
     ]
-    lent = _tables(ready, before)
+    lent = scratch.take(ready.scratch, ready.options.mesh) if ready.scratch else ()
     given = (ready.algorithm, ready.problem, state.server, waves, ready.common, ready.options, lent)
+    begun = native.at_work() + ready.options.mesh.size
     server, figures, outcome = local.run(*given)
-    return Underway(ready, State(ready.round + 1, server, memory), figures, outcome)
-
-
-def _tables(ready: Ready, before: Underway | None) -> Any:
-    """What a round is lent: what the one before it was, or what is held for it."""
-    if before is not None and before.ready.scratch == ready.scratch and jax.tree.leaves(before.outcome.scratch):
-        return before.outcome.scratch
-    return scratch.take(ready.scratch, ready.options.mesh) if ready.scratch else ()
+    if ready.scratch and not isinstance(figures, Tracer):
+        scratch.keep(ready.scratch, ready.options.mesh, outcome.scratch)  # for the next one, which will wait for it
+    return Underway(ready, State(ready.round + 1, server, memory), figures, outcome, begun)
 
 
 def end(underway: Underway) -> tuple[State, Info]:
     """Wait for a round: the state after it, and what happened."""
-    ready, state, figures, outcome = underway
+    ready, state, figures, outcome, _ = underway
     told = info(underway)
     if figures is None:
         return state, told
     abandoned = told.abandoned
-    if ready.scratch and not any(leaf.is_deleted() for leaf in jax.tree.leaves(outcome.scratch)):
-        scratch.keep(ready.scratch, ready.options.mesh, outcome.scratch)  # only now is it known that all went well
     if state.memory is not None and _trains(ready) and not abandoned:
         memory, refused = state.memory, set(told.refused)
         for plan, kept in zip(ready.laid.plans, outcome.kept, strict=True):
@@ -294,9 +286,26 @@ def end(underway: Underway) -> tuple[State, Info]:
 
 
 def ends_alone(underway: Underway) -> bool:
-    """Whether nothing has to be done at the end of a round."""
-    waits = underway.state.memory is not None or bool(underway.ready.scratch)
-    return not waits and isinstance(underway.figures, jax.Array) and not isinstance(underway.figures, Tracer)
+    """Whether nothing has to be done at the end of a round, and other programs can wait for it.
+
+    Devices that meet in XLA's own sums, or several times in a round, could be kept apart by programs between them.
+    """
+    ready, figures = underway.ready, underway.figures
+    safe = ready.options.mesh.size == 1 or (native.usable() and len(ready.laid.plans) == 1)
+    alone = underway.state.memory is None and isinstance(figures, jax.Array) and not isinstance(figures, Tracer)
+    return alone and (safe or jax.default_backend() != "cpu")
+
+
+def wait_for_devices(underway: Underway) -> None:
+    """Until all devices are at work on a round, or done with it.
+
+    XLA has as many threads as devices, and lets only so many programs wait for their turn. If the threads were busy
+    with others, a device that has begun would wait for one that never does.
+    """
+    figures: Any = underway.figures
+    if underway.ready.options.mesh.size > 1 and native.usable():
+        while native.at_work(underway.begun) < underway.begun and not figures.is_ready():
+            pass
 
 
 def beside(ready: Ready) -> contextlib.AbstractContextManager[None]:
@@ -313,13 +322,22 @@ def info(underway: Underway) -> Info:
     ready, figures, refused = underway.ready, underway.figures, underway.outcome.refused
     slots = [plan.slots for plan in ready.laid.plans] if _trains(ready) else []
     return Info(
-        functools.partial(_told, figures, ready.laid.refused, slots, refused, ready.options.drift),
+        functools.partial(_at_end, figures, ready.laid.refused, slots, refused, ready.options.drift),
         round=ready.round,
         primed=ready.options.prime,
         clients=len(ready.laid.cohort.members),
         steps=ready.laid.cohort.steps if figures is not None and _trains(ready) else 0,
         examples=ready.laid.cohort.examples,
     )
+
+
+def _at_end(*given: Any) -> dict[str, Any]:
+    """The same as `_told`. If a round fails on the devices, so would the next one with the memory that this one had."""
+    try:
+        return _told(*given)
+    except Exception:
+        scratch.release()
+        raise
 
 
 def _told(

@@ -8,6 +8,7 @@ compiler, on other devices, for other numbers than float32, or with `FEDMIME_NAT
 from fedmime.native.calls import (
     add_outer,
     adds_outer,
+    begun,
     choose,
     convolve,
     convolves,
@@ -40,11 +41,13 @@ from fedmime.native.calls import (
     weighted_rows,
     weighted_sum,
 )
-from fedmime.native.library import beside, give_way, status
+from fedmime.native.library import at_work, beside, give_way, status
 
 __all__ = [
     "add_outer",
     "adds_outer",
+    "at_work",
+    "begun",
     "beside",
     "choose",
     "convolve",

@@ -96,6 +96,13 @@ def settled(number: jax.Array, core: Any) -> jax.Array:
     return jax.ffi.ffi_call(target("settled"), jax.typeof(number), vmap_method="sequential")(number, core)
 
 
+def begun(number: jax.Array) -> jax.Array:
+    """A whole number as it is; the device that asks for it is `at_work`."""
+    if number.dtype != jnp.int32 or not ready():
+        return number
+    return jax.ffi.ffi_call(target("begun"), jax.typeof(number), vmap_method="sequential")(number)
+
+
 def totals(*arrays: jax.Array) -> bool:
     """Whether the kernels can add such arrays up over devices."""
     return all(a.dtype in (jnp.float32, jnp.float64, jnp.int32, jnp.int64) for a in arrays) and ready()

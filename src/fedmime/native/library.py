@@ -26,7 +26,7 @@ _SOURCES = {
     "entropy.c": ("cross_entropy",),
     "linear.c": ("inner_products", "outer_sum", "outer_sum_of_rows", "products"),
     "matrix.c": (),
-    "meeting.c": ("total",),
+    "meeting.c": ("begun", "total"),
     "memory.c": ("unfilled",),
     "queue.c": ("next",),
     "recurrence.c": ("lstm_backward", "lstm_forward"),
@@ -67,16 +67,25 @@ def beside(cores: int) -> Iterator[None]:
             tell(0)
 
 
+def at_work(enough: int = 0, milliseconds: int = 20) -> int:
+    """How many devices have `begun` since the process did; before there are enough, wait for some milliseconds."""
+    return _function("at_work", ctypes.c_int64)(ctypes.c_int64(enough), ctypes.c_int64(milliseconds)) or 0
+
+
 def give_way() -> None:
     """Between parts of such work: go on to another device's core after a while, so that none is slowed most."""
     _function("give_way")()
 
 
 @functools.cache
-def _function(name: str) -> Callable[..., Any]:
+def _function(name: str, gives: Any = ctypes.c_int) -> Callable[..., Any]:
     """A function of the library that is no kernel; without one, a function that does nothing."""
     path = _load()
-    return getattr(ctypes.CDLL(str(path)), target(name)) if isinstance(path, Path) else lambda *_: None
+    if not isinstance(path, Path):
+        return lambda *_: None
+    function = getattr(ctypes.CDLL(str(path)), target(name))
+    function.restype = gives
+    return function
 
 
 @functools.cache

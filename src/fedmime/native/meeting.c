@@ -39,11 +39,12 @@ INLINE int reached(const int64_t *counter, int64_t limit) {
     return __atomic_load_n(counter, __ATOMIC_ACQUIRE) >= limit;
 }
 
-/* A second, or until something changes. */
-static int slept(void) {
+/* Some milliseconds, at most a second, or until something changes. */
+static int slept(int64_t milliseconds) {
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec++;
+    end.tv_nsec += milliseconds * 1000000;
+    if (end.tv_nsec >= 1000000000) end.tv_sec++, end.tv_nsec -= 1000000000;
     return pthread_cond_timedwait(&change, &lock, &end) == ETIMEDOUT;
 }
 
@@ -56,7 +57,7 @@ static void wait_for(Meeting *m, const int64_t *counter, int64_t limit) {
             rest();
         }
     pthread_mutex_lock(&lock);
-    for (int64_t seen = -1, quiet = 0; !reached(counter, limit) && !m->lost; quiet += slept()) {
+    for (int64_t seen = -1, quiet = 0; !reached(counter, limit) && !m->lost; quiet += slept(1000)) {
         int64_t signs_now = __atomic_load_n(&signs, __ATOMIC_RELAXED);
         if (signs_now != seen) seen = signs_now, quiet = 0;
         if (counter == &m->came && quiet > fedmime_patience) m->lost = 1;
@@ -71,6 +72,28 @@ static void raise_to(int64_t *counter, int64_t limit) {
     pthread_mutex_lock(&lock);
     pthread_cond_broadcast(&change);
     pthread_mutex_unlock(&lock);
+}
+
+static int64_t at_work; /* devices that have begun programs in which they will meet, since the process began */
+
+/* args: a whole number; rets: the same. The device that asks for it has begun. */
+XLA_FFI_Error *fedmime_begun(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    *(int32_t *)result(frame, 0)->data = *(const int32_t *)argument(frame, 0)->data;
+    pthread_mutex_lock(&lock);
+    at_work++;
+    pthread_cond_broadcast(&change);
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+/* How many there are, once there are so many; or after some milliseconds however many there are. */
+int64_t fedmime_at_work(int64_t enough, int64_t milliseconds) {
+    pthread_mutex_lock(&lock);
+    while (at_work < enough && !slept(milliseconds)) {}
+    int64_t count = at_work;
+    pthread_mutex_unlock(&lock);
+    return count;
 }
 
 /* The meeting of a run at which this device is not yet, or a new one. */

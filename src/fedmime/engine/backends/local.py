@@ -270,6 +270,7 @@ def _whole_round(
 ) -> Any:
     def inside(replicated: Any, tables: Tables, kept: Any, lent: Any) -> Any:
         algorithm, server, common = replicated
+        tables = tables._replace(core=native.begun(jnp.asarray(tables.core)))
         key = common.round_key(options)
         h, source = _full_gradients(algorithm, problem, server, tables, key, options, lent)
         totals, new, refused = None, kept, jnp.zeros(tables.clients.steps.shape, bool)
