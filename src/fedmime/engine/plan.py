@@ -25,6 +25,7 @@ from fedmime.engine.pool import Pool
 
 COMMON_SHARE, MOST_COMMON = 0.2, 8  # of the steps, and of clients, that any device may take
 COMMON_BYTES = 64 << 20  # of further copies of their examples; and of their replies on a device
+EXCHANGES, FEW = 4, 100  # how often devices change clients, where there are at most so many
 
 
 class Tables(NamedTuple):
@@ -216,7 +217,8 @@ def make_plan(
     before = dict(zip((id(m) for m in cohort.training), _before(cohort), strict=True))
     anyones = _shortest(members, common, 0 if layout.pool is not None else layout.devices - 1)
     owned = [m for m in members if all(m is not other for other in anyones)] if anyones else members
-    lanes = _deal(owned, layout.tracks, cohort.batch_size)
+    even = not anyones and len(members) <= FEW  # more even each other out
+    lanes = _deal(owned, layout.tracks, cohort.batch_size, even)
     chunks = [_chunks(lane, layout.chunk, by_client) for lane in lanes]
 
     devices, width = layout.tracks, cohort.batch_size
@@ -284,16 +286,33 @@ def _before(cohort: Cohort) -> np.ndarray:
     return np.cumsum(steps) - steps
 
 
-def _deal(members: Sequence[Member], devices: int, batch: int) -> list[list[Member]]:
+def _deal(members: Sequence[Member], devices: int, batch: int, even: bool) -> list[list[Member]]:
     """Longest first to the least loaded device; on each, clients asked for a gradient come first in the pool."""
     cost = [m.steps + (m.length / batch if m.probes else 0) for m in members]
-    lanes: list[list[Member]] = [[] for _ in range(devices)]
+    lanes: list[list[int]] = [[] for _ in range(devices)]
     loads = [0.0] * devices
     for i in sorted(range(len(members)), key=lambda i: (-cost[i], i)):
         lane = loads.index(min(loads))
-        lanes[lane].append(members[i])
+        lanes[lane].append(i)
         loads[lane] += cost[i]
-    return [sorted(lane, key=lambda m: not m.probes) for lane in lanes]
+    if even:
+        _even_out(lanes, np.asarray(cost))
+    return [sorted((members[i] for i in lane), key=lambda m: not m.probes) for lane in lanes]
+
+
+def _even_out(lanes: list[list[int]], cost: np.ndarray) -> None:
+    """Let the most and the least loaded device change a client for another, as long as that brings them nearer."""
+    for _ in range(EXCHANGES):
+        loads = [float(cost[lane].sum()) for lane in lanes]
+        most, least = lanes[int(np.argmax(loads))], lanes[int(np.argmin(loads))]
+        apart = max(loads) - min(loads)
+        if not least or apart <= 1:  # a step cannot be shared
+            return
+        after = np.abs(apart - 2 * (cost[most][:, None] - cost[least]))
+        i, j = np.unravel_index(np.argmin(after), after.shape)
+        if after[i, j] >= apart:
+            return
+        most[i], least[j] = least[j], most[i]
 
 
 def _shortest(members: Sequence[Member], most: int, copies: int) -> list[Member]:
