@@ -87,6 +87,7 @@ def run_all(
         start = time.monotonic()
         if underway is None:
             underway = begin(layouts.take(), state)
+            wait_for_devices(underway)
         following, trouble = None, None
         with beside(underway.ready):
             early = layouts.prepare() and brisk and underway.state.memory is None
@@ -96,6 +97,8 @@ def run_all(
             except Exception as error:  # of the round to come
                 trouble = error
         state, info = end(underway)
+        if following is not None:  # whoever is told of this round may have programs of his own
+            wait_for_devices(following)
         brisk = time.monotonic() - start < BRISK
         yield underway.ready, state, info
         if trouble is not None:

@@ -111,7 +111,7 @@ class Underway(NamedTuple):
     state: State  # after it, without what its clients will have kept
     figures: jax.Array | None  # its report; None where too few clients are left for a round
     outcome: local.Outcome
-    begun: int = 0  # devices that are at work, since the process began, once all of its own are
+    begun: int = 0  # devices that are at work, since the process began, once all of its own are; 0 if they do not tell
 
 
 def default_layout(problem: Problem, devices: int | None) -> Layout:
@@ -262,7 +262,7 @@ def begin(ready: Ready, state: State, memory: ClientMemory | None = None) -> Und
     ]
     lent = scratch.take(ready.scratch, ready.options.mesh) if ready.scratch else ()
     given = (ready.algorithm, ready.problem, state.server, waves, ready.common, ready.options, lent)
-    begun = native.at_work() + ready.options.mesh.size
+    begun = native.at_work() + ready.options.mesh.size if local.tells_when_begun(len(waves), ready.options) else 0
     server, figures, outcome = local.run(*given)
     if ready.scratch and not isinstance(figures, Tracer):
         scratch.keep(ready.scratch, ready.options.mesh, outcome.scratch)  # for the next one, which will wait for it
@@ -286,26 +286,21 @@ def end(underway: Underway) -> tuple[State, Info]:
 
 
 def ends_alone(underway: Underway) -> bool:
-    """Whether nothing has to be done at the end of a round, and other programs can wait for it.
-
-    Devices that meet in XLA's own sums, or several times in a round, could be kept apart by programs between them.
-    """
-    ready, figures = underway.ready, underway.figures
-    safe = ready.options.mesh.size == 1 or (native.usable() and len(ready.laid.plans) == 1)
-    alone = underway.state.memory is None and isinstance(figures, jax.Array) and not isinstance(figures, Tracer)
-    return alone and (safe or jax.default_backend() != "cpu")
+    """Whether nothing has to be done at the end of a round, and devices may be given other programs before it."""
+    figures, alone = underway.figures, underway.ready.options.mesh.size == 1 or jax.default_backend() != "cpu"
+    told = isinstance(figures, jax.Array) and not isinstance(figures, Tracer)
+    return told and underway.state.memory is None and (alone or underway.begun > 0)
 
 
 def wait_for_devices(underway: Underway) -> None:
-    """Until all devices are at work on a round, or done with it.
+    """Until all devices that tell are at work on a round, or done with it.
 
     XLA has as many threads as devices, and lets only so many programs wait for their turn. If the threads were busy
     with others, a device that has begun would wait for one that never does.
     """
     figures: Any = underway.figures
-    if underway.ready.options.mesh.size > 1 and native.usable():
-        while native.at_work(underway.begun) < underway.begun and not figures.is_ready():
-            pass
+    while native.at_work(underway.begun) < underway.begun and not figures.is_ready():
+        pass
 
 
 def beside(ready: Ready) -> contextlib.AbstractContextManager[None]:

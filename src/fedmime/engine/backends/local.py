@@ -173,6 +173,11 @@ def run(
     return server, report, Outcome(kept, refused)
 
 
+def tells_when_begun(waves: int, options: Options) -> bool:
+    """Whether each device of a round is `native.at_work` from its beginning on."""
+    return waves == 1 and options.masked is None and options.mesh.size > 1 and native.usable()
+
+
 def _compiled(phase: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Compile a part once for every problem and options; a trace is counted.
 
@@ -270,7 +275,8 @@ def _whole_round(
 ) -> Any:
     def inside(replicated: Any, tables: Tables, kept: Any, lent: Any) -> Any:
         algorithm, server, common = replicated
-        tables = tables._replace(core=native.begun(jnp.asarray(tables.core)))
+        if tells_when_begun(1, options):
+            tables = tables._replace(core=native.begun(jnp.asarray(tables.core)))
         key = common.round_key(options)
         h, source = _full_gradients(algorithm, problem, server, tables, key, options, lent)
         totals, new, refused = None, kept, jnp.zeros(tables.clients.steps.shape, bool)
