@@ -16,12 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh
 
 from fedmime import native
 from fedmime.algorithms.algorithm import Algorithm, Replies, Reply, Server
+from fedmime.engine.backends.lanes import Options, Wave, add_up, on_devices
 from fedmime.engine.client import LaneClient, Watch
-from fedmime.engine.devices import AXIS, EVERYWHERE, LANE, SPREAD
+from fedmime.engine.devices import EVERYWHERE, SPREAD
 from fedmime.engine.gradients import (
     Batches,
     LossProblem,
@@ -35,7 +35,7 @@ from fedmime.engine.gradients import (
     loop,
     unfilled,
 )
-from fedmime.engine.plan import Packed, Tables
+from fedmime.engine.plan import Tables
 from fedmime.vector import Vector, distance, finite, norm, put, where
 
 Gradients = tuple[Vector, ...]
@@ -76,29 +76,6 @@ def packed(round_number: int, pick: int, coin: float) -> np.ndarray:
 def counts_rounds(algorithm: Algorithm, options: Options) -> bool:
     """Whether a round's program looks at `Common.draws`; one that does not is given the same array every time."""
     return algorithm.draws or options.random or options.prime
-
-
-class Wave(NamedTuple):
-    """Clients that are on the devices together."""
-
-    tables: Packed
-    kept: Any  # [devices, clients, ...] what the clients had kept
-
-
-class Options(NamedTuple):
-    """What a compiled round is specialised for."""
-
-    mesh: Mesh
-    chunk: int
-    prime: bool
-    drift: bool
-    random: bool  # whether the loss draws random numbers
-    lanes: int  # clients side by side on each device
-    masked: int | None  # None: loops take as many trips as there are; else the longest client's, the rest masked
-    widths: int  # in how many widths there is a step's program
-    common: int  # clients that any device may train, at most
-    control: str  # how a local step finds its gradient at the anchor: "twice", "factors", "step factors" or "cache"
-    donate: bool = False  # whether the new server state may take the memory of the old one, which is then gone
 
 
 class Figures(NamedTuple):
@@ -207,62 +184,6 @@ def _compiled(phase: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return wrap
 
 
-def _on_devices(
-    options: Options,
-    inside: Callable[..., Any],
-    replicated: Any,
-    wave: Wave,
-    out: tuple[Any, ...],
-    scratch: tuple[Any, ...] = (),
-) -> Any:
-    """Call `inside(replicated, tables, kept, *scratch)` in every lane; `out`: which results are the lane's own."""
-
-    def opened(replicated: Any, own: tuple[Any, ...]) -> Any:
-        wave, *scratch = own
-        return inside(replicated, wave.tables.opened(), wave.kept, *scratch)
-
-    def parts(own: Any, common: Any) -> tuple[Any, ...]:
-        """What is each lane's own, and what all have in common, each marked as such."""
-        return Wave(wave.tables.with_own(lambda _: own, lambda _: common), own), *(own for _ in scratch)
-
-    def on_device(replicated: Any, own: tuple[Any, ...]) -> Any:
-        if options.lanes == 1:  # without an axis of lanes: a CPU would copy the model at every step
-            wave, *scratch = own
-            tables = wave.tables.with_own(_first, lambda pool: pool)
-            results = opened(replicated, (Wave(tables, _first(wave.kept)), *_first(scratch)))
-            return tuple(_stack(r) if spec == SPREAD else r for r, spec in zip(results, out, strict=True))
-        in_axes, out_axes = (None, parts(0, None)), tuple(0 if spec == SPREAD else None for spec in out)
-        return jax.vmap(opened, in_axes=in_axes, out_axes=out_axes, axis_name=LANE)(replicated, own)
-
-    in_specs = (EVERYWHERE, parts(SPREAD, EVERYWHERE))
-    specs = {"mesh": options.mesh, "in_specs": in_specs, "out_specs": out, "check_vma": False}
-    return jax.shard_map(on_device, **specs)(replicated, (wave, *scratch))
-
-
-def _sum(tree: Any, options: Options, after: Any = (), filled: Any = None, rows: Any = None) -> Any:
-    """Over all lanes of all devices, and then over rows that they filled; where there is another sum, `after` it."""
-    if options.lanes > 1:
-        return lax.psum(tree, (AXIS, LANE))
-    leaves, structure = jax.tree.flatten(tree)
-    if options.mesh.size > 1 and leaves and native.totals(*leaves):
-        given = (lax.axis_index(AXIS), options.mesh.size, leaves, jax.tree.leaves(after))
-        return jax.tree.unflatten(structure, native.total(*given, filled, jax.tree.leaves(rows)))
-    if rows is None:
-        return lax.psum(tree, AXIS)
-    rows = jax.tree.map(lambda leaf: jnp.where(filled.reshape(-1, *(leaf.ndim - 1) * [1]), leaf, 0), rows)
-    return jax.tree.map(lambda total, all_: total + all_.sum(0, dtype=all_.dtype), *lax.psum((tree, rows), AXIS))
-
-
-def _first(tree: Any) -> Any:
-    """A device's own part without the axis of devices."""
-    return jax.tree.map(lambda leaf: leaf[0], tree)
-
-
-def _stack(tree: Any) -> Any:
-    """Give a device's own results the axis of devices."""
-    return jax.tree.map(lambda leaf: leaf[None], tree)
-
-
 @_compiled("round")
 def _whole_round(
     algorithm: Algorithm,
@@ -287,7 +208,7 @@ def _whole_round(
         return server, _figures(report), where(report.accepted, new, kept), refused, lent
 
     out = (EVERYWHERE, EVERYWHERE, SPREAD, SPREAD, SPREAD)
-    return _on_devices(options, inside, (algorithm, server, common), wave, out, (scratch,))
+    return on_devices(options, inside, (algorithm, server, common), wave, out, (scratch,))
 
 
 @_compiled("gradients")
@@ -299,7 +220,7 @@ def _gradient_wave(
         key = common.round_key(options)
         return (_full_gradients(algorithm, problem, server, tables, key, options)[0],)
 
-    return _on_devices(options, inside, (algorithm, server, common), wave, (EVERYWHERE,))[0]
+    return on_devices(options, inside, (algorithm, server, common), wave, (EVERYWHERE,))[0]
 
 
 @_compiled("training")
@@ -318,7 +239,7 @@ def _training_wave(
         anchor = algorithm.anchor(algorithm.broadcast(server, h))
         return _train(algorithm, Twice(problem, anchor), server, h, tables, kept, key, common, options)
 
-    return _on_devices(options, inside, (algorithm, server, h, common), wave, (EVERYWHERE, SPREAD, SPREAD))
+    return on_devices(options, inside, (algorithm, server, h, common), wave, (EVERYWHERE, SPREAD, SPREAD))
 
 
 @_compiled("server")
@@ -365,7 +286,7 @@ def _full_gradients(
         else:
             part = full_gradient(*given, key, options.chunk, options.masked)
         h.append(part)
-    return _sum(tuple(h), options), source
+    return add_up(tuple(h), options), source
 
 
 def _train(
@@ -428,7 +349,7 @@ def _train(
         return totals, kept, refused
     limit = options.masked and tables.clients.steps.shape[0]
     totals, new, refused = loop(tables.client_count, limit, fold, (totals, kept, refused), tables.core)
-    return _sum(totals, options, after=h), new, refused
+    return add_up(totals, options, after=h), new, refused
 
 
 def _train_in_common(
@@ -464,7 +385,7 @@ def _train_in_common(
     begun = (jnp.zeros((), jnp.int32), asked(jnp.zeros((), jnp.int32), totals.figures))
     start = (*begun, totals, refused, jnp.zeros(most, bool), unfilled(shapes))
     _, _, totals, refused, filled, rows = lax.while_loop(lambda carry: carry[1] >= 0, train, start)
-    return _sum(totals, options, h, filled, rows), refused
+    return add_up(totals, options, h, filled, rows), refused
 
 
 def _conclude(
