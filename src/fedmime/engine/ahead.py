@@ -73,12 +73,13 @@ class Layouts:
 
 
 def run_all(
-    layouts: Layouts, state: State, rounds: int, needed: Callable[[int], bool]
+    layouts: Layouts, state: State, rounds: int, needed: Callable[[int], bool], watched: bool = True
 ) -> Iterator[tuple[Ready, State, Info]]:
     """Run rounds one after another, with the host's work beside the devices'.
 
     `needed`: asked in a round, with how many will be done then, whether somebody wants the state after it. If not, the
-    devices may go on to the next round at once, which uses that state up.
+    devices may go on to the next round at once, which uses that state up. `watched`: whether somebody is told of rounds
+    who may have programs of his own; all devices have then begun the next one.
     """
     wait_for_all_but(0)
     underway: Underway | None = None
@@ -97,7 +98,7 @@ def run_all(
             except Exception as error:  # of the round to come
                 trouble = error
         state, info = end(underway)
-        if following is not None:  # whoever is told of this round may have programs of his own
+        if following is not None and watched:
             wait_for_devices(following)
         brisk = time.monotonic() - start < BRISK
         yield underway.ready, state, info

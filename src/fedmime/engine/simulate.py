@@ -151,7 +151,8 @@ def simulate(
             saved = directory is not None and done % saving.every == 0
             return saved or watch.due(population, done, done == rounds) or bool(signal_in(done))
 
-        going = run_all(Layouts(lay_out, state.round, rounds), state, rounds, needed)
+        layouts, watched = Layouts(lay_out, state.round, rounds), on_round is not None
+        going = run_all(layouts, state, rounds, needed, watched)
         for ready, state, info in going:
             last = state.round == rounds
             measured = watch.measure(problem, population, params(state), state.round, last, log.clients)
