@@ -70,12 +70,12 @@ def test_tables_are_handed_on(begun, monkeypatch) -> None:
     """A Mime round under way hands on what it was lent: two rounds never hold two sets."""
     made = []
 
-    def maker(*kind):
+    def new(kind):
         made.append(len(begun))
-        return original(*kind)
+        return original(kind)
 
-    original = scratch._maker
-    monkeypatch.setattr(scratch, "_maker", maker)
+    original = scratch.Kind.new
+    monkeypatch.setattr(scratch.Kind, "new", new)
     scratch.release()
     problem = fm.models.logistic(input_shape=(8, 8, 1), classes=10)
     digits = fm.data.digits(clients=20, seed=0)

@@ -9,7 +9,7 @@ import pytest
 
 import fedmime as fm
 from fedmime import native
-from fedmime.engine import scratch
+from fedmime.engine import ahead, scratch
 
 needed = pytest.mark.skipif(not native.usable(), reason=f"no kernels here: {native.status()}")
 MIME = fm.algorithms.mime(fm.optimizers.momentum(), 0.1)
@@ -81,8 +81,9 @@ def test_only_rounds_that_keep_something_take_any() -> None:
 
 
 @needed
-def test_a_round_that_fails_on_the_devices_leaves_nothing_behind(monkeypatch) -> None:
-    """That it failed shows only when its report is asked for; what it was lent is then of no use."""
+@pytest.mark.parametrize("asked", ["_told", "_ended"])
+def test_a_round_that_fails_on_the_devices_leaves_nothing_behind(asked, monkeypatch) -> None:
+    """That it failed shows only when somebody looks or waits; what it was lent is then of no use."""
     problem = PROBLEMS["factors"]()
     state = MIME.init(problem.init(jax.random.key(0)))
     fm.run_round(MIME, problem, state, _cohort())
@@ -91,9 +92,11 @@ def test_a_round_that_fails_on_the_devices_leaves_nothing_behind(monkeypatch) ->
         raise RuntimeError("out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedmime.engine.round._told", fails)
+        patch.setattr(f"fedmime.engine.round.{asked}", fails)
+        _, info = fm.run_round(MIME, problem, state, _cohort())
         with pytest.raises(RuntimeError, match="out of memory"):
-            fm.run_round(MIME, problem, state, _cohort())
+            ahead.wait_for_all_but(0) if asked == "_ended" else info.loss
+    ahead._going_on.clear()
     assert not scratch._held
     assert not fm.run_round(MIME, problem, state, _cohort())[1].abandoned
     assert scratch._held

@@ -60,25 +60,28 @@ class Info:
     deviation: float  # ‖e‖ of x^t = x^{t-1} - Kη U(c + e, s); NaN where there is no such e
     update_norm: float
 
-    def __init__(self, end: Callable[[], Mapping[str, Any]], **known: Any) -> None:
-        vars(self).update(known, _end=end)
+    def __init__(self, end: Callable[[], Mapping[str, Any]], wait: Callable[[], object], **known: Any) -> None:
+        vars(self).update(known, _end=end, _until_then=wait)
 
     def __getattr__(self, name: str) -> Any:
         """One of the figures that only the end of the round tells."""
         if name not in Info.__annotations__:
             raise AttributeError(f"a round's info has no {name!r}")
-        try:
-            told = vars(self)["_end"]()
-        except Exception:
-            vars(self)["_raised"] = True
-            raise
+        told = self._seen("_end")
         vars(self).update(told)
         return told[name]
 
     def _wait(self) -> None:
         """Until the round has ended. What went wrong in it is raised if nobody has seen it yet."""
         if "_raised" not in vars(self):
-            _ = self.abandoned
+            self._seen("_until_then")
+
+    def _seen(self, what: str) -> Any:
+        try:
+            return vars(self)[what]()
+        except Exception:
+            vars(self)["_raised"] = True
+            raise
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"a round's info says what happened: {name} cannot be set")
@@ -101,7 +104,7 @@ class Ready(NamedTuple):
     laid: Laid
     common: local.Common
     options: local.Options
-    scratch: Any  # shapes of the tables that the round is to be lent
+    scratch: scratch.Kind | None  # of the tables that the round is to be lent
 
 
 class Underway(NamedTuple):
@@ -260,12 +263,12 @@ def begin(ready: Ready, state: State, memory: ClientMemory | None = None) -> Und
         local.Wave(tables, () if memory is None else _kept(memory, plan, blank, ready.options))
         for tables, plan in zip(ready.laid.tables, ready.laid.plans, strict=True)
     ]
-    lent = scratch.take(ready.scratch, ready.options.mesh) if ready.scratch else ()
+    lent = () if ready.scratch is None else scratch.take(ready.scratch)
     given = (ready.algorithm, ready.problem, state.server, waves, ready.common, ready.options, lent)
     begun = native.at_work() + ready.options.mesh.size if local.tells_when_begun(len(waves), ready.options) else 0
     server, figures, outcome = local.run(*given)
-    if ready.scratch and not isinstance(figures, Tracer):
-        scratch.keep(ready.scratch, ready.options.mesh, outcome.scratch)  # for the next one, which will wait for it
+    if ready.scratch is not None and not isinstance(figures, Tracer):
+        scratch.keep(ready.scratch, outcome.scratch)  # for the next one, which will wait for it
     return Underway(ready, State(ready.round + 1, server, memory), figures, outcome, begun)
 
 
@@ -316,8 +319,10 @@ def info(underway: Underway) -> Info:
     """What happens in a round; without figures it was abandoned before it began. It does not keep the cohort."""
     ready, figures, refused = underway.ready, underway.figures, underway.outcome.refused
     slots = [plan.slots for plan in ready.laid.plans] if _trains(ready) else []
+    given = (figures, ready.laid.refused, slots, refused, ready.options.drift)
     return Info(
-        functools.partial(_at_end, figures, ready.laid.refused, slots, refused, ready.options.drift),
+        functools.partial(_at_end, _told, *given),
+        functools.partial(_at_end, _ended, figures),
         round=ready.round,
         primed=ready.options.prime,
         clients=len(ready.laid.cohort.members),
@@ -326,13 +331,19 @@ def info(underway: Underway) -> Info:
     )
 
 
-def _at_end(*given: Any) -> dict[str, Any]:
-    """The same as `_told`. If a round fails on the devices, so would the next one with the memory that this one had."""
+def _at_end(function: Callable[..., Any], *given: Any) -> Any:
+    """What a function gives. After a round that failed on the devices, the next would fail with the memory it had."""
     try:
-        return _told(*given)
+        return function(*given)
     except Exception:
         scratch.release()
         raise
+
+
+def _ended(figures: jax.Array | None) -> None:
+    """Wait for a round, without looking at what it tells: that takes a tenth of a millisecond."""
+    if figures is not None:
+        figures.block_until_ready()
 
 
 def _told(
@@ -377,15 +388,16 @@ def _control(problem: Problem, model_bytes: int, cohort: Cohort, plans: list[Pla
 
 def _lent(
     algorithm: Algorithm, problem: Problem, server: Any, cohort: Cohort, plans: list[Plan], options: local.Options
-) -> Any:
+) -> scratch.Kind | None:
     """The tables of a round that keeps something of its full gradient, where their memory is worth keeping."""
     if options.control == "twice" or options.lanes > 1 or options.prime or not cohort.members or not scratch.usable():
-        return ()
+        return None
     if not algorithm.local_steps or not traced.anchored(algorithm, server):
-        return ()
+        return None
     sample, sizes = cohort.members[0].data, plans[0].tables.sizes
     shapes = traced.lent_tables(problem, options.control, server.x.tree, sample, sizes, options.chunk)
-    return shapes if nbytes(shapes) * options.mesh.size <= scratch.LARGEST else ()
+    kind = scratch.kind_of(shapes, options.mesh)
+    return kind if kind.nbytes <= scratch.LARGEST else None
 
 
 def _kept(memory: ClientMemory, plan: Plan, blank: Any, options: local.Options) -> Any:

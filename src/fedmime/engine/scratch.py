@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,7 +22,26 @@ from fedmime.vector import nbytes
 
 LARGEST = 512 << 20  # bytes that are held between rounds
 
-_held: dict[Any, Any] = {}  # by their kind, oldest first
+
+class Kind:
+    """Tables with an axis of devices before some shapes. There is one for all that are alike."""
+
+    def __init__(self, shapes: Any, on: Mesh) -> None:
+        self.nbytes = nbytes(shapes) * on.size
+        self._own = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), shapes)
+        self._on = on
+
+    def new(self) -> Any:
+        """Tables that hold anything."""
+        return self._make()
+
+    @functools.cached_property
+    def _make(self) -> Callable[[], Any]:
+        own, specs = self._own, {"in_specs": (), "out_specs": SPREAD, "check_vma": False}
+        return jax.jit(jax.shard_map(lambda: unfilled(own), mesh=self._on, **specs))
+
+
+_held: dict[Kind, Any] = {}  # oldest first
 _lock = threading.Lock()
 
 
@@ -30,22 +50,25 @@ def usable() -> bool:
     return native.usable() and not jax.config.jax_debug_nans  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def take(shapes: Any, on: Mesh) -> Any:
-    """Tables with an axis of devices before these shapes; they hold anything, and become the taker's."""
-    kind = _kind(shapes, on)
+def kind_of(shapes: Any, on: Mesh) -> Kind:
+    """The kind of tables of these shapes on every device."""
+    return _kind(*hashable(shapes), on)
+
+
+def take(kind: Kind) -> Any:
+    """Tables of a kind; they hold anything, and become the taker's."""
     with _lock:
         tables = _held.pop(kind, None)
         if tables is None:
-            _make_room(nbytes(shapes) * on.size)
-    return _maker(*kind)() if tables is None else tables
+            _make_room(kind.nbytes)
+    return kind.new() if tables is None else tables
 
 
-def keep(shapes: Any, on: Mesh, tables: Any) -> None:
+def keep(kind: Kind, tables: Any) -> None:
     """Hold tables that were taken, or what became of them, for the next round; the oldest go if there are too many."""
-    kind = _kind(shapes, on)
     with _lock:
         _held.pop(kind, None)
-        _make_room(nbytes(tables))
+        _make_room(kind.nbytes)
         _held[kind] = tables
 
 
@@ -56,16 +79,10 @@ def release() -> None:
 
 
 def _make_room(size: int) -> None:
-    while _held and nbytes(list(_held.values())) + size > LARGEST:
+    while _held and sum(kind.nbytes for kind in _held) + size > LARGEST:
         del _held[next(iter(_held))]
 
 
-def _kind(shapes: Any, on: Mesh) -> tuple[Any, tuple[Any, ...], Mesh]:
-    return *hashable(shapes), on
-
-
 @functools.lru_cache(maxsize=64)
-def _maker(tree: Any, leaves: tuple[Any, ...], on: Mesh) -> Any:
-    """What makes new tables, compiled once for each kind."""
-    own = jax.tree.unflatten(tree, [jax.ShapeDtypeStruct((1, *shape), dtype) for shape, dtype in leaves])
-    return jax.jit(jax.shard_map(lambda: unfilled(own), mesh=on, in_specs=(), out_specs=SPREAD, check_vma=False))
+def _kind(tree: Any, leaves: tuple[Any, ...], on: Mesh) -> Kind:
+    return Kind(jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in leaves]), on)
