@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,17 @@ from fedmime.errors import ConfigError
 def generator(seed: int, index: int = 0, stream: int = 0) -> np.random.Generator:
     """Random numbers that depend on nothing but seed, index and stream; no global state, no history."""
     for label, value in (("seed", seed), ("index", index)):
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 0 <= value < 2**64:
+        whole = type(value) is int or (isinstance(value, int | np.integer) and not isinstance(value, bool))
+        if not whole or not 0 <= value < 2**64:
             raise ConfigError(f"{label} must be an integer in [0, 2**64), got {value!r}")
-    counter = np.array([0, 0, 0, stream], np.uint64)
     key: Any = _Key(seed, index)
-    return np.random.Generator(np.random.Philox(key, counter=counter))
+    return np.random.Generator(np.random.Philox(key, counter=_counter(stream)))
+
+
+@functools.cache
+def _counter(stream: int) -> np.ndarray:
+    """Where a stream begins; generators copy it."""
+    return np.array([0, 0, 0, stream], np.uint64)
 
 
 class _Key(ISeedSequence):

@@ -56,7 +56,7 @@ class Slow:
 def _left(cohort: fm.Cohort) -> list[int]:
     """The clients of a cohort that ran which belonged to no device."""
     (kept,) = cohort.laid_out.values()
-    return [client for client, (device, _) in kept.plans[0].slots.items() if isinstance(device, slice)]
+    return [client for client, (device, _) in kept.plans[0].places.slots.items() if isinstance(device, slice)]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -130,7 +130,7 @@ def test_copies_of_their_examples_are_bounded(monkeypatch) -> None:
     cohort, asked = fm.Cohort.from_batches(_batches()), {"split": False, "by_client": False, "common": MOST_COMMON}
     for limit, count in ((2 * cohort.members[1].nbytes, 2), (0, 0)):
         monkeypatch.setattr(plan, "COMMON_BYTES", limit)
-        slots = plan.make_plan(cohort, cohort.members, Layout(2, 256), **asked).slots
+        slots = plan.make_plan(cohort, cohort.members, Layout(2, 256), **asked).places.slots
         assert sum(isinstance(device, slice) for device, _ in slots.values()) == count
 
 

@@ -133,10 +133,10 @@ class Population:
 
     def client_at(self, index: int) -> Columns:
         """The columns of the client at a position; the first axis of each is its examples."""
-        index = int(index)
-        if not -len(self) <= index < len(self):
-            raise DataError(f"{self.name}: client position {index} lies outside a population of {len(self)}")
-        return self._read(index % len(self))
+        index, clients = int(index), len(self)
+        if not -clients <= index < clients:
+            raise DataError(f"{self.name}: client position {index} lies outside a population of {clients}")
+        return self._read(index % clients)
 
     def client(self, client_id: str) -> Columns:
         """The columns of the client with this id."""

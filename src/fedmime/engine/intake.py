@@ -28,7 +28,7 @@ class Intake:
         """
         if not self._once:
             self._sound, self._damaged = set(), set()
-        fresh = [m for m in cohort.members if not self._once or m.index not in self._sound | self._damaged]
+        fresh = [m for m in cohort.members if m.index not in self._sound and m.index not in self._damaged]
         for member in fresh:
             try:
                 self._check(member.data)

@@ -56,7 +56,7 @@ def lay_out(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort, lay
     random = bool(cohort.members) and _random(problem, model, cohort, layout)
     waves = waves_of(cohort)
     common = _common(algorithm, model, layout) if len(waves) == 1 else 0
-    kind = {"split": algorithm.split, "by_client": random, "common": common}
+    kind = {"split": algorithm.split, "by_client": random, "gradients": _asks(algorithm), "common": common}
     plans = [make_plan(cohort, members, layout, **kind) for members in waves]
     place = spread(mesh(layout.devices))
     native.give_way()
@@ -91,9 +91,14 @@ def laid_before(algorithm: Algorithm, problem: Data, model: Any, cohort: Cohort,
 
 def leaves_some(algorithm: Algorithm, layout: Layout) -> bool:
     """Whether clients may be left to whichever device is done first: none may be tied to what a device has of it."""
-    plain = type(algorithm).points is Algorithm.points and type(algorithm).remember is Algorithm.remember
+    plain = type(algorithm).remember is Algorithm.remember and not _asks(algorithm)
     several = layout.devices > 1 and layout.lanes == 1 and not layout.masked
-    return plain and several and not algorithm.gradient_rounds and native.totals()
+    return plain and several and native.totals()
+
+
+def _asks(algorithm: Algorithm) -> bool:
+    """Whether clients may be asked for full gradients."""
+    return type(algorithm).points is not Algorithm.points or algorithm.gradient_rounds > 0
 
 
 def _common(algorithm: Algorithm, model: Any, layout: Layout) -> int:

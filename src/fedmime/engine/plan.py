@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -95,8 +96,8 @@ class Packed:
     def blank(cls, pool: Mapping[str, Any], devices: int, sizes: Sizes, shared: bool) -> Self:
         """Tables of zeros; what `opened` gives are views of them."""
         whole = 4 * sizes.chunks + sizes.steps * (sizes.batch + 1) + 4 * sizes.clients + 4 + shared * sizes.examples
-        real = sizes.examples + sizes.clients
-        return cls(dict(pool), np.zeros((devices, whole), np.int32), np.zeros((devices, real)), sizes, shared)
+        real = np.zeros((devices, sizes.examples + sizes.clients), jax.dtypes.canonicalize_dtype(float))
+        return cls(dict(pool), np.zeros((devices, whole), np.int32), real, sizes, shared)
 
     def with_own(self, function: Callable[[Any], Any], common: Callable[[Any], Any]) -> Self:
         """The same with something else in place of what each device has of its own, and of what all have in common."""
@@ -104,9 +105,10 @@ class Packed:
         return dataclasses.replace(self, pool=pool, whole=function(self.whole), real=function(self.real))
 
     def sent(self, place: Any) -> Self:
-        """The same on the devices: what each has of its own goes there in one go."""
-        pool, whole, real = jax.device_put(({} if self.shared else self.pool, self.whole, self.real), place)
-        return dataclasses.replace(self, pool=self.pool if self.shared else pool, whole=whole, real=real)
+        """The same on the devices."""
+        pool = self.pool if self.shared else jax.device_put(self.pool, place)
+        whole, real = (jax.make_array_from_callback(a.shape, place, a.__getitem__) for a in (self.whole, self.real))
+        return dataclasses.replace(self, pool=pool, whole=whole, real=real)
 
     def opened(self) -> Tables:
         """The tables one by one."""
@@ -176,11 +178,29 @@ class Layout:
         return size
 
 
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Which device trains which clients."""
+
+    trained: list[int]  # clients, in the order of the cohort
+    anyones: list[int]  # those that any device may train
+    owned: list[list[int]]  # each device's own
+    first: int  # slot of a device's own
+
+    @functools.cached_property
+    def slots(self) -> dict[int, tuple[Any, int]]:
+        """The device and the slot that has a client; a slice of all devices for one that any of them may train."""
+        slots: dict[int, tuple[Any, int]] = {client: (slice(None), i) for i, client in enumerate(self.anyones)}
+        for d, own in enumerate(self.owned):
+            slots |= {client: (d, i) for i, client in enumerate(own, self.first)}
+        return {client: slots[client] for client in self.trained}
+
+
 class Plan(NamedTuple):
-    """The tables and, for each client that trains, the device and slot that has it."""
+    """The tables, and who is where in them."""
 
     tables: Packed
-    slots: dict[int, tuple[Any, int]]  # a slice of all devices for a client that any of them may train
+    places: Places
     longest: int  # steps of the client with most, padded
     common: int  # clients that any device may train, at most
 
@@ -203,34 +223,38 @@ def waves_of(cohort: Cohort) -> list[tuple[Member, ...]]:
 
 
 def make_plan(
-    cohort: Cohort, members: Sequence[Member], layout: Layout, *, split: bool, by_client: bool, common: int = 0
+    cohort: Cohort,
+    members: Sequence[Member],
+    layout: Layout,
+    *,
+    split: bool,
+    by_client: bool,
+    gradients: bool = True,
+    common: int = 0,
 ) -> Plan:
     """Lay out the members of a cohort that are on the devices together.
 
     With `by_client` no chunk of the full gradient spans two clients, so that a loss with random numbers draws the same
-    ones on any layout. `common`: how many clients may be left to whichever device is done first; no full gradient is
-    asked of any client then.
+    ones on any layout. `gradients`: whether a full gradient may be asked of clients. `common`: how many of them may be
+    left to whichever device is done first; none is asked for a gradient then.
     """
-    updates, gradients = cohort.shares(split)
-    update = dict(zip((id(m) for m in cohort.training), updates, strict=True))
-    gradient = dict(zip((id(m) for m in cohort.probing), gradients, strict=True))
-    before = dict(zip((id(m) for m in cohort.training), _before(cohort), strict=True))
     anyones = _shortest(members, common, 0 if layout.pool is not None else layout.devices - 1)
-    owned = [m for m in members if all(m is not other for other in anyones)] if anyones else members
+    taken = set(map(id, anyones))
+    owned = [m for m in members if id(m) not in taken] if anyones else members
     even = not anyones and len(members) <= FEW  # more even each other out
-    lanes = _deal(owned, layout.tracks, cohort.batch_size, even)
-    chunks = [_chunks(lane, layout.chunk, by_client) for lane in lanes]
+    lanes = [[*anyones, *lane] for lane in _deal(owned, layout.tracks, cohort.batch_size, gradients, even)]
+    chunks = [_chunks(lane, layout.chunk, by_client) if gradients else [] for lane in lanes]
+    training = [[m for m in lane if m.steps] for lane in lanes]
 
     devices, width = layout.tracks, cohort.batch_size
     sizes = Sizes(
-        examples=layout.size("examples", max(sum(m.length for m in [*anyones, *lane]) for lane in lanes)),
-        steps=layout.size("steps", max(sum(m.steps for m in [*anyones, *lane]) for lane in lanes)),
+        examples=layout.size("examples", max(sum([m.length for m in lane]) for lane in lanes)),
+        steps=layout.size("steps", max(sum([m.steps for m in lane]) for lane in lanes)),
         batch=width,
-        clients=layout.size("clients", common + max(sum(m.steps > 0 for m in lane) for lane in lanes)),
-        chunks=layout.size("chunks", max(len(c) for c in chunks)),
+        clients=layout.size("clients", common - len(anyones) + max(map(len, training))),
+        chunks=layout.size("chunks", max(map(len, chunks))),
     )
-    found = None if layout.pool is None else layout.pool.starts_of(members)
-    starts = None if found is None else dict(zip((id(m) for m in members), found, strict=True))
+    starts = None if layout.pool is None else layout.pool.starts_of(members)
     if layout.pool is not None and starts is not None:
         packed = Packed.blank(layout.pool.device, devices, sizes, shared=True)
     else:
@@ -239,37 +263,59 @@ def make_plan(
         packed = Packed.blank(pool, devices, sizes, shared=False)
     tables = packed.opened()
     tables.core[:] = own_cores(layout.devices).repeat(layout.lanes)
-    slots: dict[int, tuple[Any, int]] = {}
+    tables.common_count[:] = len(anyones)
+    tables.client_count[:] = [len(lane) - len(anyones) for lane in training]
+    tables.chunk_count[:] = [len(lane) for lane in chunks]
+    update, gradient = (_by_member(*pairs) for pairs in _shares(cohort, split, gradients))
+    before = _by_member(cohort.training, _before(cohort))
 
-    for d, own in enumerate(lanes):
-        lane, example, step, slot = [*anyones, *own], 0, 0, 0
-        for place, member in enumerate(lane):
-            native.give_way()
-            slot = common if place == len(anyones) else slot
-            n = member.length
-            if member.probes:
-                tables.probe_weights[d, example : example + n] = gradient[id(member)] / n
-            if member.rows is not None and member.counts is not None:
-                tables.rows[d, step : step + member.steps] = pad_rows(member.rows, width) + example
-                tables.counts[d, step : step + member.steps] = member.counts
-                entry = (step, member.steps, update[id(member)], member.index, before[id(member)])
-                for column, value in zip(tables.clients, entry, strict=True):
-                    column[d, slot] = value
-                slots[member.index] = (slice(None) if place < len(anyones) else d, slot)
-                step, slot = step + member.steps, slot + 1
-            example += n
+    for d, lane in enumerate(lanes):
+        native.give_way()
+        lengths = [m.length for m in lane]
+        firsts, examples = _running(lengths)
+        if gradients:
+            each = [gradient[id(m)] / m.length if m.probes else 0.0 for m in lane]
+            tables.probe_weights[d, :examples] = np.repeat(each, lengths)
+            for column, entries in zip(tables.chunks, zip(*chunks[d], strict=True), strict=False):
+                column[d, : len(chunks[d])] = entries
+        if training[d]:
+            steps = [m.steps for m in training[d]]
+            begins, last = _running(steps)
+            rows, shifts = tables.rows[d, :last], [f for f, m in zip(firsts, lane, strict=True) if m.steps]
+            np.concatenate([pad_rows(m.rows, width) for m in training[d] if m.rows is not None], out=rows)
+            rows += np.repeat(np.asarray(shifts, np.int32), steps)[:, None]
+            np.concatenate([m.counts for m in training[d] if m.counts is not None], out=tables.counts[d, :last])
+            own = [(update[id(m)], m.index, before[id(m)]) for m in training[d]]
+            for column, values in zip(tables.clients, (begins, steps, *zip(*own, strict=True)), strict=True):
+                column[d, : len(anyones)] = values[: len(anyones)]
+                column[d, common : common + len(values) - len(anyones)] = values[len(anyones) :]
         if starts is None:
-            _copy(lane, {name: column[d, :example] for name, column in tables.pool.items()})
+            _copy(lane, {name: column[d, :examples] for name, column in tables.pool.items()})
         else:
-            each = [starts[id(m)] + np.arange(m.length) for m in lane]
-            tables.places[d, :example] = np.concatenate(each) if each else 0
-        for column, entries in zip(tables.chunks, zip(*chunks[d], strict=True), strict=False):
-            column[d, : len(chunks[d])] = entries
-        tables.client_count[d], tables.common_count[d] = sum(m.steps > 0 for m in own), len(anyones)
-        tables.chunk_count[d] = len(chunks[d])
+            shifts = [starts[m.index] - first for m, first in zip(lane, firsts, strict=True)]
+            tables.places[d, :examples] = np.repeat(shifts, lengths) + np.arange(examples)
 
     longest = layout.size("longest", max(m.steps for m in members))
-    return Plan(packed, {m.index: slots[m.index] for m in members if m.steps}, longest, common)
+    numbers = [[m.index for m in lane[len(anyones) :]] for lane in training]
+    places = Places([m.index for m in members if m.steps], [m.index for m in anyones], numbers, common)
+    return Plan(packed, places, longest, common)
+
+
+def _shares(cohort: Cohort, split: bool, gradients: bool) -> Iterator[tuple[Sequence[Member], Any]]:
+    """The members whose updates, and whose gradients are asked for, each with their weights."""
+    updates, of_gradients = cohort.shares(split)
+    yield cohort.training, updates
+    yield (cohort.probing, of_gradients) if gradients else ((), ())
+
+
+def _by_member(members: Sequence[Member], values: Any) -> dict[int, Any]:
+    return dict(zip(map(id, members), values, strict=True))
+
+
+def _running(counts: Sequence[int]) -> tuple[list[int], int]:
+    """Where each of some stretches begins, one behind another, and where the last ends."""
+    *firsts, end = itertools.accumulate(counts, initial=0)
+    return firsts, end
 
 
 def _copy(lane: Sequence[Member], pool: dict[str, np.ndarray]) -> None:
@@ -286,9 +332,9 @@ def _before(cohort: Cohort) -> np.ndarray:
     return np.cumsum(steps) - steps
 
 
-def _deal(members: Sequence[Member], devices: int, batch: int, even: bool) -> list[list[Member]]:
+def _deal(members: Sequence[Member], devices: int, batch: int, gradients: bool, even: bool) -> list[list[Member]]:
     """Longest first to the least loaded device; on each, clients asked for a gradient come first in the pool."""
-    cost = [m.steps + (m.length / batch if m.probes else 0) for m in members]
+    cost = [m.steps + (m.length / batch if gradients and m.probes else 0) for m in members]
     lanes: list[list[int]] = [[] for _ in range(devices)]
     loads = [0.0] * devices
     for i in sorted(range(len(members)), key=lambda i: (-cost[i], i)):

@@ -53,14 +53,14 @@ class Pool(NamedTuple):
             found += starts
         return found
 
-    def starts_of(self, members: Sequence[Member]) -> list[int] | None:
-        """The same for members of a run's cohort: clients' examples stay where they are as long as it goes on."""
+    def starts_of(self, members: Sequence[Member]) -> Mapping[int, int] | None:
+        """The same by client for members of a run's cohort: examples stay where they are as long as it goes on."""
         new = [m for m in members if m.index not in self.found]
         starts = self.starts([m.data for m in new])
         if starts is None:
             return None
         self.found.update(zip((m.index for m in new), starts, strict=True))
-        return [self.found[m.index] for m in members]
+        return self.found
 
 
 def _whole(column: np.ndarray) -> np.ndarray | None:

@@ -23,7 +23,7 @@ from fedmime.engine.devices import default_lanes, everywhere, mesh, on_all, own_
 from fedmime.engine.intake import Intake
 from fedmime.engine.laid import Data, Laid, laid_before, lay_out
 from fedmime.engine.memory import ClientMemory, RamMemory
-from fedmime.engine.plan import Layout, Plan
+from fedmime.engine.plan import Layout, Places, Plan
 from fedmime.errors import DataError
 from fedmime.numbers import at_round
 from fedmime.vector import nbytes
@@ -282,7 +282,7 @@ def end(underway: Underway) -> tuple[State, Info]:
     if state.memory is not None and _trains(ready) and not abandoned:
         memory, refused = state.memory, set(told.refused)
         for plan, kept in zip(ready.laid.plans, outcome.kept, strict=True):
-            good = {client: slot for client, slot in plan.slots.items() if client not in refused}
+            good = {client: slot for client, slot in plan.places.slots.items() if client not in refused}
             memory = memory.write(list(good), _values(jax.device_get(kept), good))
         state = state._replace(memory=memory)
     return state, told
@@ -318,8 +318,8 @@ def _trains(ready: Ready) -> bool:
 def info(underway: Underway) -> Info:
     """What happens in a round; without figures it was abandoned before it began. It does not keep the cohort."""
     ready, figures, refused = underway.ready, underway.figures, underway.outcome.refused
-    slots = [plan.slots for plan in ready.laid.plans] if _trains(ready) else []
-    given = (figures, ready.laid.refused, slots, refused, ready.options.drift)
+    places = [plan.places for plan in ready.laid.plans] if _trains(ready) else []
+    given = (figures, ready.laid.refused, places, refused, ready.options.drift)
     return Info(
         functools.partial(_at_end, _told, *given),
         functools.partial(_at_end, _ended, figures),
@@ -349,7 +349,7 @@ def _ended(figures: jax.Array | None) -> None:
 def _told(
     figures: jax.Array | None,
     before: tuple[int, ...],
-    slots: Sequence[Mapping[int, Any]],
+    places: Sequence[Places],
     refusals: Sequence[jax.Array],
     drift: bool,
 ) -> dict[str, Any]:
@@ -358,9 +358,9 @@ def _told(
         none = dict.fromkeys(("loss", "drift", "gradient_norm", "deviation"), math.nan)
         return {"abandoned": True, "refused": before, "update_norm": 0.0, **none}
     report, refused = local.Report(*np.asarray(figures).tolist()), list(before)
-    if slots and report.refused:
-        for places, each in zip(slots, jax.device_get(refusals), strict=True):
-            refused += [client for client, place in places.items() if np.any(each[place])]
+    if places and report.refused:
+        for part, each in zip(places, jax.device_get(refusals), strict=True):
+            refused += [client for client, place in part.slots.items() if np.any(each[place])]
     return {
         "abandoned": not report.accepted,
         "refused": tuple(refused),
@@ -404,7 +404,7 @@ def _kept(memory: ClientMemory, plan: Plan, blank: Any, options: local.Options) 
     """What the training clients kept, at the places the plan gives them."""
     shape = (len(plan.tables.whole), plan.tables.sizes.clients)
     table = jax.tree.map(lambda leaf: np.zeros((*shape, *leaf.shape), leaf.dtype), blank)
-    for slot, value in zip(plan.slots.values(), memory.read(list(plan.slots)), strict=True):
+    for slot, value in zip(plan.places.slots.values(), memory.read(list(plan.places.slots)), strict=True):
         jax.tree.map(lambda all_, leaf, slot=slot: all_.__setitem__(slot, leaf), table, value)
     return jax.device_put(table, spread(options.mesh))
 

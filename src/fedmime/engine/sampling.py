@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from fedmime import randomness
@@ -29,7 +31,15 @@ def mini_batches(
     rows = np.empty((passes, per_epoch * width), np.int32)
     for row in rows:
         row[:examples] = random.permutation(examples)
-        row[examples:] = row[(per_epoch - 1) * width]  # padding repeats the first row of the last mini-batch
+        row[examples:] = row[-width]  # padding repeats the first row of the last mini-batch
+    counts = _counts(passes, per_epoch, width, per_epoch * width - examples)
+    return rows.reshape(-1, width)[:steps], counts[:steps]
+
+
+@functools.lru_cache(maxsize=4096)
+def _counts(passes: int, per_epoch: int, width: int, missing: int) -> np.ndarray:
+    """The lengths of mini-batches, of which the last in every pass lacks some; one array for all who ask."""
     counts = np.full((passes, per_epoch), width, np.int32)
-    counts[:, -1] -= per_epoch * width - examples
-    return rows.reshape(-1, width)[:steps], counts.reshape(-1)[:steps]
+    counts[:, -1] -= missing
+    counts.setflags(write=False)
+    return counts.reshape(-1)

@@ -14,6 +14,9 @@ from fedmime import native
 from fedmime.engine.devices import AXIS, EVERYWHERE, LANE, SPREAD
 from fedmime.engine.plan import Packed
 
+SHORT = range(1 << 14, 1 << 17)  # entries of models whose local steps are short, and not all of a round
+COPIES = 4  # of a program, at most
+
 
 class Wave(NamedTuple):
     """Clients that are on the devices together."""
@@ -68,6 +71,17 @@ def on_devices(
     in_specs = (EVERYWHERE, parts(SPREAD, EVERYWHERE))
     specs = {"mesh": options.mesh, "in_specs": in_specs, "out_specs": out, "check_vma": False}
     return jax.shard_map(on_device, **specs)(replicated, (wave, *scratch))
+
+
+def apart(options: Options, model: Any, function: Callable[[], Any]) -> Any:
+    """What a function gives, with a copy of its program for each device where local steps are short.
+
+    XLA has a pool of frames for each call of a kernel in a program, and devices that come to the same call wait for it.
+    """
+    copies = min(options.mesh.size, COPIES) if options.lanes == 1 and native.usable() else 1
+    if copies == 1 or sum(leaf.size for leaf in jax.tree.leaves(model)) not in SHORT:
+        return function()
+    return lax.switch(lax.axis_index(AXIS) % copies, [function] * copies)
 
 
 def add_up(tree: Any, options: Options, after: Any = (), filled: Any = None, rows: Any = None) -> Any:

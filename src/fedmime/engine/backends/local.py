@@ -19,7 +19,7 @@ from jax import lax
 
 from fedmime import native
 from fedmime.algorithms.algorithm import Algorithm, Replies, Reply, Server
-from fedmime.engine.backends.lanes import Options, Wave, add_up, on_devices
+from fedmime.engine.backends.lanes import Options, Wave, add_up, apart, on_devices
 from fedmime.engine.client import LaneClient, Watch
 from fedmime.engine.devices import EVERYWHERE, SPREAD
 from fedmime.engine.gradients import (
@@ -202,7 +202,8 @@ def _whole_round(
         h, source = _full_gradients(algorithm, problem, server, tables, key, options, lent)
         totals, new, refused = None, kept, jnp.zeros(tables.clients.steps.shape, bool)
         if not options.prime and algorithm.local_steps:
-            totals, new, refused = _train(algorithm, source, server, h, tables, kept, key, common, options)
+            given = (algorithm, source, server, h, tables, kept, key, common, options)
+            totals, new, refused = apart(options, server.x, functools.partial(_train, *given))
         server, report = _conclude(algorithm, server, h, totals, common, options)
         lent = getattr(source, "kept", lent) if jax.tree.leaves(lent) else ()
         return server, _figures(report), where(report.accepted, new, kept), refused, lent
