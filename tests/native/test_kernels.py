@@ -69,6 +69,7 @@ def test_convolution_and_kernel_gradients(case):
         *[(25, 18, 2100), (3, 17, 1030)],  # wider than what is gone through at once
         *[(100, 17, 90), (256, 62, 90), (257, 17, 90), (270, 21, 300), (270, 21, 1100), (300, 300, 21)],  # many rows
         *[(33, 1, 3), (40, 1030, 5), (97, 8, 1040)],  # narrow
+        *[(64, 64, 16), (65, 65, 33), (100, 130, 129), (71, 176, 300), (128, 62, 784), (257, 62, 784)],  # panels
     ],
 )
 def test_products_of_dense_layers(rows, out, width):
@@ -282,7 +283,9 @@ def test_what_is_not_finite_stays_what_it_is():
     x, w = _draw(9, (3, 19), (16, 19))
     x, w = np.abs(x), w.copy()
     w[5, 7] = np.inf  # read twice: in the last whole vector, and in the one that overlaps it
-    np.testing.assert_array_equal(np.isposinf(native.inner_products(x, w)), np.isposinf(x @ w.T))
+    for times in (1, 30):
+        many = np.tile(x, (times, 1))
+        np.testing.assert_array_equal(np.isposinf(native.inner_products(many, w)), np.isposinf(many @ w.T))
     z = np.zeros((2, 1, 64), np.float32)
     z[0, 0, 16] = np.nan  # a forget gate of the first step, which has nothing to forget
     h = native.lstm_forward(z, np.zeros((16, 64), np.float32), np.zeros(64, np.float32))[0]

@@ -18,6 +18,11 @@ ARRAYS = 16  # that can be added up
 MANY = 1 << 14  # entries from which on the kernels add up the faster
 TERMS = 4  # that can be added to a sum of outer products
 FEW = 32  # rows of a mini-batch: too few for the kernels to be the faster where weights are narrow
+ROWS, LONG = (
+    64,
+    512,
+)  # from which on weights are laid out in panels for x w^T; but few long rows of them for more rows only
+WIDEST = 64  # rows of a panel, or a multiple of them, on any CPU
 MOST = 256  # rows whose outer products can be added to terms; more are packed, see linear.c
 
 
@@ -161,8 +166,15 @@ def take(table: jax.Array, places: jax.Array) -> jax.Array:
 
 
 def inner_products(x: jax.Array, w: jax.Array) -> jax.Array:
-    """The product x w^T for x [n, in], w [out, in]."""
-    return _call("inner_products", [(x.shape[0], w.shape[0])])(x, w)[0]
+    """The product x w^T for x [n, in], w [out, in].
+
+    For many rows w is laid out anew; in a loop over such rows XLA does that once, before it.
+    """
+    rows, (out, width) = x.shape[0], w.shape
+    if rows < ROWS or (rows <= MOST and out <= WIDEST and width >= LONG):
+        return _call("inner_products", [(rows, out)])(x, w)[0]
+    panels = _call("panels", [(-(-out // WIDEST) * WIDEST * width,)])(w)[0]
+    return _call("panel_products", [(rows, out)])(x, panels)[0]
 
 
 def products(d: jax.Array, w: jax.Array) -> jax.Array:

@@ -28,6 +28,7 @@ _SOURCES = {
     "matrix.c": (),
     "meeting.c": ("begun", "total"),
     "memory.c": ("unfilled",),
+    "panels.c": ("panel_products", "panels"),
     "queue.c": ("next",),
     "recurrence.c": ("lstm_backward", "lstm_forward"),
     "rows.c": ("take", "weighted_rows"),

@@ -123,11 +123,6 @@ XLA_FFI_Error *fedmime_outer_sum_of_rows(XLA_FFI_CallFrame *frame) {
 #define NEIGHBOUR(i) (i) ^ 1
 #define NEXT_PAIR(i) (i) ^ 2
 #define QUARTER(i) (i) % 4 * (LANES / 4)
-#ifdef __AVX512F__
-#define LIST(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), f(15)
-#else
-#define LIST(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7)
-#endif
 
 /* Sums of neighbours, those of a before those of b. */
 INLINE vec halves(vec a, vec b) {
@@ -179,15 +174,13 @@ INLINE void inner(int rows, int width, int64_t depth, const float *x, const floa
 
 enum { GROUP = 12, NEAR = 1024 }; /* rows of x and columns that are gone through together: they stay in the first cache */
 
-/* args: x [n, in], w [out, in]; rets: x w^T [n, out]. Both lie as they are multiplied: packing pays only where weights leave
-   the second cache. */
+/* args: x [n, in], w [out, in]; rets: x w^T [n, out]. Both lie as they are multiplied; for many rows see panels.c. */
 XLA_FFI_Error *fedmime_inner_products(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
     const float *x = argument(frame, 0)->data, *w = argument(frame, 1)->data;
     float *z = result(frame, 0)->data;
     int64_t n = argument(frame, 0)->dims[0], in = argument(frame, 0)->dims[1], out = argument(frame, 1)->dims[0];
-    if (narrow(out, in) || (n > MOST && in > NEAR))
-        return multiplied(frame, (Matrix){x, in, 1}, (Matrix){w, 1, in}, n, in, out);
+    if (narrow(out, in)) return multiplied(frame, (Matrix){x, in, 1}, (Matrix){w, 1, in}, n, in, out);
     for (int64_t top = 0; top < n; top += GROUP)
         for (int64_t k = 0; k < in; k += NEAR)
             for (int64_t o = 0; o < out; o += AT_ONCE) {

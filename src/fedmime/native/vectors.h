@@ -14,9 +14,15 @@ enum { LANES = 16, REGISTERS = 32, SUMS = 24, WIDEST = 4 };
 #else
 enum { LANES = 8, REGISTERS = 16, SUMS = 12, WIDEST = 2 };
 #endif
-#define MOST_ROWS(width) ((REGISTERS - 1 - (width)) / (width) < 12 ? (REGISTERS - 1 - (width)) / (width) : 12)
+#define FIT(width) ((REGISTERS - 1 - (width)) / (width))
+#define MOST_ROWS(width) (FIT(width) < SUMS / (width) && FIT(width) < 12 ? FIT(width) : SUMS / (width) < 12 ? SUMS / (width) : 12)
 
-_Static_assert(MOST_ROWS(1) <= SUMS && 2 * MOST_ROWS(2) <= SUMS && 4 * MOST_ROWS(4) <= SUMS, "all sums have room");
+/* f of the number of every lane, for shuffles. */
+#ifdef __AVX512F__
+#define LIST(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), f(15)
+#else
+#define LIST(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7)
+#endif
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 24")
