@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -74,9 +75,21 @@ def cost(algorithm: Algorithm, params: Any) -> Cost:
     message) is counted once.
     """
     made("cost", "algorithm", algorithm, Algorithm, "come from fm.algorithms")
-    algorithm = at_round(algorithm, 0)  # schedules change no shapes
     floating("cost", "params", params)
-    x = Vector(jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a), a.dtype), params))
+    leaves, structure = jax.tree.flatten(params)
+    given = (algorithm, structure, tuple((jnp.shape(leaf), leaf.dtype) for leaf in leaves))
+    try:
+        hash(algorithm)
+    except TypeError:  # a user's own may hold arrays
+        return _counted.__wrapped__(*given)
+    return _counted(*given)
+
+
+@functools.lru_cache(maxsize=64)
+def _counted(algorithm: Algorithm, structure: Any, kinds: tuple[Any, ...]) -> Cost:
+    """The same for a model of such arrays."""
+    algorithm = at_round(algorithm, 0)  # schedules change no shapes
+    x = Vector(jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*kind) for kind in kinds]))
     server = jax.eval_shape(algorithm.start, x)
     points = algorithm.points(server)
     h = tuple(point.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype)) for point in points)

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedmime import native
-from fedmime.engine.blocks import ALIGNMENT, aligned
+from fedmime.engine.blocks import ALIGNMENT, unfilled
 from fedmime.engine.cohort import Columns, Member
 from fedmime.engine.devices import everywhere
 
@@ -93,6 +93,6 @@ def _placeable(column: np.ndarray) -> np.ndarray:
     """A column that all devices of a CPU take as it is; other devices have memory of their own."""
     if jax.default_backend() != "cpu" or _taken_as_it_is(column):
         return column
-    copy = aligned(np.empty(column.nbytes + ALIGNMENT, np.uint8), column.shape, column.dtype)
+    copy = unfilled(column.shape, column.dtype)
     copy[:] = column
     return copy
