@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -266,8 +266,9 @@ def make_plan(
     tables.common_count[:] = len(anyones)
     tables.client_count[:] = [len(lane) - len(anyones) for lane in training]
     tables.chunk_count[:] = [len(lane) for lane in chunks]
-    update, gradient = (_by_member(*pairs) for pairs in _shares(cohort, split, gradients))
-    before = _by_member(cohort.training, _before(cohort))
+    updates, means = cohort.shares(split)
+    update, before = _by_member(cohort.training, updates), _by_member(cohort.training, _before(cohort))
+    gradient = _by_member(cohort.probing, means) if gradients else {}
 
     for d, lane in enumerate(lanes):
         native.give_way()
@@ -301,14 +302,8 @@ def make_plan(
     return Plan(packed, places, longest, common)
 
 
-def _shares(cohort: Cohort, split: bool, gradients: bool) -> Iterator[tuple[Sequence[Member], Any]]:
-    """The members whose updates, and whose gradients are asked for, each with their weights."""
-    updates, of_gradients = cohort.shares(split)
-    yield cohort.training, updates
-    yield (cohort.probing, of_gradients) if gradients else ((), ())
-
-
 def _by_member(members: Sequence[Member], values: Any) -> dict[int, Any]:
+    """Values by the identity of members: the same client may be one twice."""
     return dict(zip(map(id, members), values, strict=True))
 
 
