@@ -77,7 +77,7 @@ def cost(algorithm: Algorithm, params: Any) -> Cost:
     made("cost", "algorithm", algorithm, Algorithm, "come from fm.algorithms")
     floating("cost", "params", params)
     leaves, structure = jax.tree.flatten(params)
-    given = (algorithm, structure, tuple((jnp.shape(leaf), leaf.dtype) for leaf in leaves))
+    given = (algorithm, structure, tuple((jnp.shape(leaf), leaf.dtype) for leaf in leaves), jnp.result_type(float))
     try:
         hash(algorithm)
     except TypeError:  # a user's own may hold arrays
@@ -86,8 +86,8 @@ def cost(algorithm: Algorithm, params: Any) -> Cost:
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(algorithm: Algorithm, structure: Any, kinds: tuple[Any, ...]) -> Cost:
-    """The same for a model of such arrays."""
+def _counted(algorithm: Algorithm, structure: Any, kinds: tuple[Any, ...], number: Any) -> Cost:
+    """The same for a model of such arrays, where JAX makes such numbers of Python's."""
     algorithm = at_round(algorithm, 0)  # schedules change no shapes
     x = Vector(jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*kind) for kind in kinds]))
     server = jax.eval_shape(algorithm.start, x)

@@ -321,10 +321,9 @@ def _copy(lane: Sequence[Member], pool: dict[str, np.ndarray]) -> None:
             np.concatenate([member.data[name] for member in lane], out=column, casting="unsafe")
 
 
-def _before(cohort: Cohort) -> np.ndarray:
+def _before(cohort: Cohort) -> list[int]:
     """The local steps of the clients before each client that trains."""
-    steps = np.asarray([m.steps for m in cohort.training], np.int64)
-    return np.cumsum(steps) - steps
+    return _running([m.steps for m in cohort.training])[0]
 
 
 def _deal(members: Sequence[Member], devices: int, batch: int, gradients: bool, even: bool) -> list[list[Member]]:
