@@ -196,7 +196,7 @@ XLA_FFI_Error *fedmime_inner_products(XLA_FFI_CallFrame *frame) {
     return NULL;
 }
 
-enum { BLOCK = 128, DEPTH = 64 }; /* columns and rows of w that are gone through together */
+enum { BLOCK = 64, DEPTH = 256 }; /* columns and rows of w that are gone through together */
 
 /* Some columns of a few rows of d w, or what some more rows of w add to them. */
 INLINE void add_part(int rows, int width, int64_t depth, const float *d, int64_t out, const float *w, int64_t in,

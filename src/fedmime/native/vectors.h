@@ -5,6 +5,10 @@
 #include <string.h>
 #include <time.h>
 
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
 #include "xla/ffi/api/c_api.h"
 
 /* A tile of a product is WIDEST vectors wide where that is free to choose. Registers hold its sums, as many vectors as
@@ -44,7 +48,22 @@ INLINE vec held(vec v) {
     return v;
 }
 
-/* The first n numbers of a vector; the others are zero, or left alone in memory. */
+/* The first n numbers of a vector; the others are zero, or left alone in memory. And its last n, where p is the place of
+   its first. */
+#ifdef __AVX512F__
+INLINE vec load_some(const float *p, int64_t n) {
+    return n >= LANES ? load(p) : (vec)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+}
+INLINE void store_some(float *p, vec v, int64_t n) {
+    if (n >= LANES)
+        store(p, v);
+    else
+        _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v);
+}
+INLINE void store_last(float *p, vec v, int64_t n) {
+    _mm512_mask_storeu_ps(p, (__mmask16)(((1u << n) - 1) << (LANES - n)), (__m512)v);
+}
+#else
 INLINE vec load_some(const float *p, int64_t n) {
     if (n >= LANES) return load(p);
     vec v = {};
@@ -57,9 +76,8 @@ INLINE void store_some(float *p, vec v, int64_t n) {
     else
         memcpy(p, &v, 4 * n);
 }
-
-/* The last n numbers of a vector, where p is the place of its first. */
 INLINE void store_last(float *p, vec v, int64_t n) { memcpy(p + LANES - n, (float *)&v + LANES - n, 4 * n); }
+#endif
 
 /* sums[r][v] += sum over k of a[r * a_row + k * a_step] * row(k)[v * LANES ...], where the k-th row is b + k * b_step, or
    if there are places, b_step after the k-th of them. `rows` and `width` are constants wherever it is called, so all sums
