@@ -20,7 +20,7 @@ LAYERS = [
     {"engine", "data", "models", "theory"},
     {"aggregation", "algorithms"},
     {"optimizers"},
-    {"vector", "numbers", "randomness", "rows", "native", "cores", "files", "errors"},
+    {"vector", "numbers", "randomness", "rows", "dual", "native", "cores", "files", "errors"},
 ]
 WITHIN = {  # who may import whom in the same layer
     ("cli", "deploy"),
@@ -31,6 +31,8 @@ WITHIN = {  # who may import whom in the same layer
     ("numbers", "errors"),
     ("vector", "native"),
     ("rows", "native"),
+    ("dual", "native"),
+    ("dual", "vector"),
     ("native", "files"),
     ("randomness", "errors"),
     ("files", "errors"),

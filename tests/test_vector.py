@@ -120,3 +120,13 @@ def test_lengths_and_choices(size, dtype):
     for truth, chosen in ((True, x), (False, y)):
         ours = jax.jit(where)(jnp.asarray(truth), x, y)
         assert all(np.array_equal(ours.tree[n], chosen.tree[n]) for n in ("w", "b"))
+
+
+def test_a_vector_taken_off_a_sum_leaves_no_rounding():
+    """x + d - x is d to the last digit, where d is far smaller than x."""
+    x, d = Vector({"w": jnp.full(3, 1e4, jnp.float32)}), Vector({"w": jnp.full(3, 1.2345e-3, jnp.float32)})
+    np.testing.assert_array_equal((Vector.pending(x.tree) + d - x).tree["w"], d.tree["w"])
+    np.testing.assert_array_equal((2.0 * (Vector.pending(x.tree) - x)).tree["w"], 0)
+    y = Vector.pending(x.tree) + 0.0 * Vector.pending(d.tree)
+    assert [scale for scale, _ in (jnp.ones(()) * y + d).parts][1:] == [1.0]
+    assert len((y + d).parts) == 2

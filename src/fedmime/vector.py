@@ -52,19 +52,34 @@ class Vector:
     @classmethod
     def _written(cls, parts: Parts) -> Self:
         vector = cls(None)
-        vector._parts, vector._trace = parts, get_opaque_trace_state()
+        vector._parts, vector._trace = _merged(parts), get_opaque_trace_state()
         return vector
+
+    @property
+    def parts(self) -> Parts:
+        """Scales and trees whose sum it is, leaves of which may be `Unformed`."""
+        return self._parts or [(1.0, self._tree)]
 
     @property
     def tree(self) -> Tree:
         """The plain pytree of arrays."""
         if not self._parts:
             return self._tree
-        scales, trees = zip(*self._parts, strict=True)
-        tree = jax.tree.map(lambda *leaves: _form(scales, leaves), *trees)
+        tree = self.joined(form)
         if self._trace == get_opaque_trace_state():  # arrays of an inner trace must not be used outside
             self._tree, self._parts = tree, ()
         return tree
+
+    @property
+    def whole(self) -> Tree:
+        """The same, but if it is a single tree with `Unformed` leaves, with these."""
+        scale, tree = self.parts[0]
+        return tree if len(self.parts) == 1 and _one(scale) else self.tree
+
+    def joined(self, by: Callable[[Sequence[Scalar], Sequence[Any]], Any]) -> Tree:
+        """The tree of what a function of scales and corresponding leaves makes of its parts."""
+        scales, trees = zip(*self.parts, strict=True)
+        return jax.tree.map(lambda *leaves: by(scales, leaves), *trees)
 
     def tree_flatten(self) -> tuple[tuple[Tree], None]:
         return (self.tree,), None
@@ -84,8 +99,7 @@ class Vector:
         return self.map(lambda leaf: function(leaf, jnp.asarray(other, leaf.dtype)))
 
     def _scaled(self, scale: Scalar) -> Parts:
-        parts = self._parts or [(1.0, self._tree)]
-        return [(scale if _one(own) else own * scale, tree) for own, tree in parts]
+        return [(scale if _one(own) else own if _zero(own) else own * scale, tree) for own, tree in self.parts]
 
     def __add__(self, other: Vector | Scalar) -> Vector:
         if isinstance(other, Vector) and (self._parts or other._parts):
@@ -123,7 +137,7 @@ class Vector:
         return f"Vector({self.tree!r})"
 
 
-def _form(scales: Sequence[Scalar], leaves: Sequence[Any]) -> jax.Array:
+def form(scales: Sequence[Scalar], leaves: Sequence[Any]) -> jax.Array:
     """The sum of corresponding leaves; one that is not formed yet is formed together with it."""
     terms = list(zip(scales, leaves, strict=True))
     late = next((i for i, leaf in enumerate(leaves) if isinstance(leaf, Unformed)), None)
@@ -139,7 +153,7 @@ def put(tables: Tree, row: jax.Array, vector: Vector) -> Tree:
     def with_row(table: jax.Array, *leaves: Any) -> jax.Array:
         if not any(isinstance(leaf, Unformed) for leaf in leaves) and native.sums(*leaves) and native.usable(table):
             return native.put(table, row, _stacked(scales), *leaves)
-        return table.at[row].set(_form(scales, leaves), mode="drop")
+        return table.at[row].set(form(scales, leaves), mode="drop")
 
     return jax.tree.map(with_row, tables, *trees)
 
@@ -164,6 +178,22 @@ def _product(scale: Scalar, array: jax.Array) -> jax.Array:
 
 def _one(scale: Scalar) -> bool:
     return isinstance(scale, float) and scale == 1.0
+
+
+def _zero(scale: Scalar) -> bool:
+    return isinstance(scale, float) and scale == 0.0
+
+
+def _merged(parts: Parts) -> Parts:
+    """The same sum: each tree once, where its scales are known by now, and none that is to be left out."""
+    merged: list[tuple[Scalar, Tree]] = []
+    for scale, tree in parts:
+        same = next((i for i, (s, t) in enumerate(merged) if t is tree and isinstance(s, float)), None)
+        if same is None or not isinstance(scale, float):
+            merged.append((scale, tree))
+        else:
+            merged[same] = (merged[same][0] + scale, tree)
+    return [part for part in merged if not _zero(part[0])] or merged[:1]
 
 
 def zeros(like: Vector) -> Vector:

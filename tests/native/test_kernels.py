@@ -98,6 +98,30 @@ def test_products_added_to_arrays(rows, out, width, terms):
 
 
 @needed
+@pytest.mark.parametrize(
+    ("batch", "steps", "out", "width", "most"),
+    [(10, 3, 62, 784, 30), (4, 1, 16, 16, 4), (7, 5, 17, 33, 64), (32, 9, 20, 90, 300)],
+)
+def test_products_in_dual_form(batch, steps, out, width, most):
+    count = batch * steps
+    table, v, d = _draw(12, (400, width), (out, width), (most, out))
+    places = np.random.default_rng(2).integers(0, 400, 350, np.int32)
+    chosen = np.float64(table[places[20 : 20 + count]])
+    rows, along, room = native.dual_begin(table, places, 20, count, native.panels(v), out, most)
+    np.testing.assert_array_equal(rows[:count], chosen)
+    assert _distance(along[:count], chosen @ np.float64(v).T) < CLOSE
+    assert rows.shape == (most, width)
+    assert along.shape == room.shape == (most, out)
+    for place in range(0, count, batch):
+        exact = chosen[place : place + batch] @ chosen[:place].T @ np.float64(d[:place])
+        products = native.dual_products(rows, d, np.int32(place), batch)
+        assert _distance(products, exact) < CLOSE if place else not np.any(products)
+    for some in (count, batch, 0):
+        exact = np.float64(d[:some]).T @ chosen[:some] - 0.3 * np.float64(v)
+        assert _distance(native.dual_sum(np.int32(some), d, rows, np.float32([-0.3]), [v]), exact) < CLOSE
+
+
+@needed
 def test_products_added_in_place_step_by_step():
     d, a, y, m = _draw(11, (10, 17), (10, 31), (17, 31), (17, 31))
     g = np.float64(d).T @ np.float64(a)

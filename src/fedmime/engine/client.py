@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from fedmime.algorithms.algorithm import Batch, Carry
+from fedmime.dual import NotDual
+from fedmime.engine import dual
 from fedmime.engine.gradients import Batches, Examples, Source, loop
 from fedmime.errors import ConfigError
 from fedmime.vector import Vector, squared_distance
@@ -61,7 +65,7 @@ class LaneClient:
         """See `fedmime.algorithms.algorithm.Client.descend`."""
         x = _point(start)
 
-        def work(k: jax.Array, examples: Examples, loop: tuple[Carry, Watch]) -> tuple[Carry, Watch]:
+        def work(k: jax.Array, examples: Examples, loop: tuple[Any, Watch]) -> tuple[Any, Watch]:
             carry, seen = loop
             drift = seen.drift
             if self._watch_drift:
@@ -70,15 +74,28 @@ class LaneClient:
             loss = seen.loss if self._loss is None else seen.loss + self._loss
             return carry, Watch(loss, drift)
 
-        def body(k: jax.Array, loop: tuple[Carry, Watch]) -> tuple[Carry, Watch]:
+        def body(k: jax.Array, loop: tuple[Any, Watch]) -> tuple[Any, Watch]:
             return self._batches.each(k, functools.partial(work, k), loop)
 
-        begun, first = (start, Watch.zero(jax.tree.leaves(x)[0].dtype)), 0
+        begun: tuple[Any, Watch] = (start, Watch.zero(jax.tree.leaves(x)[0].dtype))
+        first, short = 0, None
         if self._source.known is x:  # so that nothing has to be computed for the first step
             nought = jnp.zeros((), jnp.int32)
             begun, first = work(nought, self._batches.examples(nought), begun), 1
-        limit = self._masked and self._masked - first
-        carry, self.watch = loop(self.steps - first, limit, lambda k, carry: body(k + first, carry), begun)
+            if start is x and not self._watch_drift:
+                short = dual.begin(self._source, x, begun[0], self._batches, self.steps)
+
+        def rest() -> tuple[Any, Watch]:
+            limit = self._masked and self._masked - first
+            return loop(self.steps - first, limit, lambda k, carry: body(k + first, carry), begun)
+
+        if short is not None:
+            with contextlib.suppress(NotDual):
+                moved, self.watch = lax.cond(
+                    short.pays, lambda: short.descend(body, begun[1]), lambda: _moved(x, *rest())
+                )
+                return cast(Carry, Vector.pending(x.tree) + Vector(moved))
+        carry, self.watch = rest()
         return _later(carry)
 
 
@@ -88,6 +105,11 @@ def _later(carry: Any) -> Any:
     if isinstance(carry, Vector):
         return y
     return carry._replace(**{carry._fields[0]: y}) if hasattr(carry, "_fields") else type(carry)([y, *carry[1:]])
+
+
+def _moved(x: Vector, y: Vector, seen: Watch) -> tuple[Any, Watch]:
+    """How far y is from x, as a tree."""
+    return (Vector.pending(y.tree) - x).tree, seen
 
 
 def _point(carry: Any) -> Vector:

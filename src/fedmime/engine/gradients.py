@@ -49,6 +49,8 @@ class FactorRules(Protocol):
     def grad_difference(self) -> Callable[..., tuple[jax.Array, Any]]: ...
     @property
     def record_batch(self) -> Callable[..., tuple[jax.Array, Any]] | None: ...
+    @property
+    def first(self) -> tuple[str, str] | None: ...
 
 
 class LossProblem(Protocol):
@@ -99,7 +101,7 @@ def loss_and_grad(
         loss, grad = jax.value_and_grad(weighted_loss, argnums=1)(problem, y.tree, examples)
         return loss, Vector.pending(grad)
     fields, weights, key = examples.fields, examples.weights, examples.key
-    losses, grad = problem.factors.grad_difference(y.tree, fields, kept, weights, control, key)
+    losses, grad = problem.factors.grad_difference(y.whole, fields, kept, weights, control, key)
     return _total(losses, examples), Vector.pending(grad)
 
 
@@ -125,6 +127,7 @@ class FromFactors(NamedTuple):
     known: Vector
     kept: Any  # losses and factors [examples of the device, ...], or some rows for each of its steps
     steps: int | None = None  # for how many
+    alone: bool = False  # whether a device trains one client at a time, in as many steps as it has
 
     def __call__(self, y: Vector, examples: Examples, control: Any) -> tuple[jax.Array, Vector]:
         if _is(control, 0.0):
@@ -224,7 +227,14 @@ def full_gradient(
 
 
 def full_gradient_with_factors(
-    problem: LossProblem, point: Vector, tables: Tables, blank: Any, key: jax.Array, chunk: int, masked: int | None
+    problem: LossProblem,
+    point: Vector,
+    tables: Tables,
+    blank: Any,
+    key: jax.Array,
+    chunk: int,
+    masked: int | None,
+    lanes: int = 1,
 ) -> tuple[Vector, FromFactors]:
     """The same, keeping the factors of every example."""
     rules = problem.factors
@@ -246,7 +256,7 @@ def full_gradient_with_factors(
         (point.map(jnp.zeros_like), blank),
         tables.core,
     )
-    return total, FromFactors(problem, point, kept)
+    return total, FromFactors(problem, point, kept, alone=masked is None and lanes == 1)
 
 
 def full_gradient_by_steps(
@@ -351,6 +361,12 @@ class Batches(NamedTuple):
         real = jnp.arange(width) < count
         weights = real.astype(dtype) / count.astype(dtype)
         return Examples(_gather(self.tables, rows), weights, real, jax.random.fold_in(self.key, k), rows, step)
+
+    def table(self, field: str) -> tuple[jax.Array, jax.Array]:
+        """A field of all examples, flattened, and where the rows of all steps are in it, one after another."""
+        column, rows = jnp.asarray(self.tables.pool[field]), jnp.asarray(self.tables.rows).reshape(-1)
+        places = self.tables.places[rows] if self.tables.places.size else rows
+        return column.reshape(column.shape[0], -1), places
 
 
 def _gather(tables: Tables, rows: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedmime.dual import Dual
 from fedmime.models.classification import loss_and_cotangent
 from fedmime.models.layers import OuterSum, Rows, dense, passed_on
 from fedmime.models.problem import Batch, Factors, Params
@@ -26,13 +27,32 @@ class DenseFactors(NamedTuple):
 
     a: tuple[Any, ...]  # arrays, or rows of what was kept
     d: tuple[Any, ...]
+    z: tuple[Any, ...] = ()  # the first layer's products with its input, where they are worth keeping
 
 
-def perceptron_factors(depth: int) -> Factors:
-    """The factors of `depth` dense layers "dense0", ... with relu between them, under a cross-entropy loss."""
+def perceptron_factors(depth: int, dual: bool = False) -> Factors:
+    """The factors of `depth` dense layers "dense0", ... with relu between them, under a cross-entropy loss.
+
+    `dual`: whether the first layer's weights are worth keeping in dual form.
+    """
+
+    def opened(y: Params, batch: Batch) -> tuple[list[Layer], jax.Array]:
+        layers = [y[f"dense{i}"] for i in range(depth)]
+        return layers, _inputs(batch, layers[0]["b"].dtype)
 
     def record(x: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, DenseFactors]:
-        return dense_record([x[f"dense{i}"] for i in range(depth)], _inputs(batch, x["dense0"]["w"].dtype), batch["y"])
+        layers, a = opened(x, batch)
+        z = dense(a, layers[0]["w"])
+        losses, factors = dense_record(layers, a, batch["y"], z + layers[0]["b"])
+        return losses, factors._replace(z=(z,) if dual else ())
+
+    def record_at(y: Params, batch: Batch, kept: DenseFactors | None) -> tuple[jax.Array, DenseFactors]:
+        """At a y whose first weights may be in dual form."""
+        layers, a = opened(y, batch)
+        w, first = layers[0]["w"], None
+        if kept is not None and isinstance(w, Dual):
+            first = w.outputs(kept.z[0].taken()) + layers[0]["b"]
+        return dense_record(layers, a, batch["y"], first)
 
     def mean_grad(kept: DenseFactors, batch: Batch, weights: jax.Array) -> Params:
         return named(dense_grads(_inputs(batch, kept.d[0].dtype), kept, weights))
@@ -40,7 +60,7 @@ def perceptron_factors(depth: int) -> Factors:
     def grad_difference(
         y: Params, batch: Batch, kept: DenseFactors | None, weights: jax.Array, scale: Any, key: jax.Array
     ) -> tuple[jax.Array, Params]:
-        losses, new = record(y, batch, key)
+        losses, new = record_at(y, batch, kept)
         if kept is None:
             return losses, mean_grad(new, batch, weights)
         scale = jnp.asarray(scale, losses.dtype)
@@ -49,18 +69,23 @@ def perceptron_factors(depth: int) -> Factors:
         rest = [joint_grad(*pair, weights=weights, scale=scale) for pair in pairs]
         return losses, named([first, *rest])
 
-    return Factors(record, mean_grad, grad_difference)
+    return Factors(record, mean_grad, grad_difference, first=("x", "dense0") if dual else None)
 
 
-def dense_record(layers: Sequence[Layer], a: jax.Array, labels: jax.Array) -> tuple[jax.Array, DenseFactors]:
+def dense_record(
+    layers: Sequence[Layer], a: jax.Array, labels: jax.Array, first: jax.Array | None = None
+) -> tuple[jax.Array, DenseFactors]:
     r"""Losses and factors of dense layers, relu between them, applied to a [examples, in].
+
+    `first`: the outputs of the first of them, if they are known.
 
     Back-propagation by hand: $d_L = \mathrm{softmax}(z_L) - e_y$, $d_{l-1} = (d_l W_l) \odot [a_l > 0]$.
     """
-    inputs = [a]
-    for layer in layers[:-1]:
-        inputs.append(jax.nn.relu(dense(inputs[-1], **layer)))
-    losses, last = loss_and_cotangent(dense(inputs[-1], **layers[-1]), labels)
+    z, inputs = dense(a, **layers[0]) if first is None else first, [a]
+    for layer in layers[1:]:
+        inputs.append(jax.nn.relu(z))
+        z = dense(inputs[-1], **layer)
+    losses, last = loss_and_cotangent(z, labels)
     d = [last]
     for layer, used in zip(layers[:0:-1], inputs[:0:-1], strict=True):
         d.append(jnp.where(used > 0, passed_on(d[-1], layer["w"]), 0.0))

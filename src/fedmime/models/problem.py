@@ -35,6 +35,8 @@ class Factors:
     Leaves of this `kept` are `layers.Rows`, the batch's rows of what was recorded.
     `record_batch(x, batch, weights, key)`, where there is one, keeps less where mini-batches are known beforehand: a
     leaf may have one row, the weighted sum over the mini-batch, instead of a row for each example.
+    `first`, where there is one, names a field and the layer that is applied to it, flattened. In local steps weights
+    "w" of this layer may come as `fedmime.dual.Dual`, and their gradient has to be a `layers.OuterSum` with the field.
     The weights already hold the padding mask and the 1/count of a mean. Leaves of a gradient are arrays, or
     `layers.OuterSum` where a step had better add the gradient of a dense layer to y while computing it.
     """
@@ -43,6 +45,7 @@ class Factors:
     mean_grad: Callable[[Any, Batch, jax.Array], Params]
     grad_difference: Callable[[Params, Batch, Any, jax.Array, Any, jax.Array], tuple[jax.Array, Params]]
     record_batch: Callable[[Params, Batch, jax.Array, jax.Array], tuple[jax.Array, Any]] | None = None
+    first: tuple[str, str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

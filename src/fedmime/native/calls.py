@@ -22,6 +22,7 @@ ROWS, LONG = (
     64,
     512,
 )  # from which on weights are laid out in panels for x w^T; but few long rows of them for more rows only
+AT_ONCE = 4  # rows of which inner products are found together, see linear.c
 WIDEST = 64  # rows of a panel, or a multiple of them, on any CPU
 MOST = 256  # rows whose outer products can be added to terms; more are packed, see linear.c
 
@@ -173,8 +174,13 @@ def inner_products(x: jax.Array, w: jax.Array) -> jax.Array:
     rows, (out, width) = x.shape[0], w.shape
     if rows < ROWS or (rows <= MOST and out <= WIDEST and width >= LONG):
         return _call("inner_products", [(rows, out)])(x, w)[0]
-    panels = _call("panels", [(-(-out // WIDEST) * WIDEST * width,)])(w)[0]
-    return _call("panel_products", [(rows, out)])(x, panels)[0]
+    return _call("panel_products", [(rows, out)])(x, panels(w))[0]
+
+
+def panels(w: jax.Array) -> jax.Array:
+    """Weights [out, in] laid out for products with many rows."""
+    out, width = w.shape
+    return _call("panels", [(-(-out // WIDEST) * WIDEST * width,)])(w)[0]
 
 
 def products(d: jax.Array, w: jax.Array) -> jax.Array:
@@ -202,6 +208,39 @@ def add_outer(
     """
     name = "outer_sum_of_rows" if more else "outer_sum"
     return _call(name, [terms[0].shape], {len(more) + 3: 0})(*more, d, a, scales, *terms, *after)[0]
+
+
+def dual_fits(table: jax.Array, places: jax.Array, weights: jax.Array, batch: int) -> bool:
+    """Whether the kernels can keep a layer's weights in dual form, for mini-batches of rows of a table."""
+    fits = table.ndim == weights.ndim == 2 and table.shape[1] == weights.shape[1]
+    return (
+        fits and AT_ONCE <= batch <= FEW and min(weights.shape) >= MULTIPLE and takes(table, places) and usable(weights)
+    )
+
+
+def dual_begin(
+    table: jax.Array, places: jax.Array, first: jax.Array, count: jax.Array, weights: jax.Array, out: int, most: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """`count` rows of a table [n, in], at places from the `first` on, and their products with `panels` of weights.
+
+    And room for as many rows as wide as these. Of all three only so many rows are written as there are.
+    """
+    span = jnp.stack([jnp.asarray(n, jnp.int32) for n in (first, count)])
+    call = _call("dual_begin", [(most, table.shape[1]), (most, out), (most, out)])
+    rows, products, room = call(table, places, span, weights)
+    return rows, products, room
+
+
+def dual_products(rows: jax.Array, d: jax.Array, place: jax.Array, batch: int) -> jax.Array:
+    """The product (x a^T) d [batch, out]: rows x from a place on, and a [place, in], d [place, out] before it."""
+    return _call("dual_products", [(batch, d.shape[1])])(rows, d, place)[0]
+
+
+def dual_sum(
+    count: jax.Array, d: jax.Array, rows: jax.Array, scales: jax.Array, terms: Sequence[jax.Array]
+) -> jax.Array:
+    """The outer products of the first rows of d [most, out] and rows [most, in], and terms [out, in] times scales."""
+    return _call("outer_sum_of_some", [terms[0].shape])(count, d, rows, scales, *terms)[0]
 
 
 def entropies(z: jax.Array, labels: jax.Array) -> bool:

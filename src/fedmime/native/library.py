@@ -23,8 +23,9 @@ SWITCH = "FEDMIME_NATIVE"
 _SOURCES = {
     "convolution.c": ("convolve", "kernel_gradient"),
     "cores.c": ("settled",),
+    "dual.c": ("dual_begin", "dual_products"),
     "entropy.c": ("cross_entropy",),
-    "linear.c": ("inner_products", "outer_sum", "outer_sum_of_rows", "products"),
+    "linear.c": ("inner_products", "outer_sum", "outer_sum_of_rows", "outer_sum_of_some", "products"),
     "matrix.c": (),
     "meeting.c": ("begun", "total"),
     "memory.c": ("unfilled",),

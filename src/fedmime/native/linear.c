@@ -68,10 +68,10 @@ static int turns(int64_t size, int64_t terms) {
 
 /* The arguments from the first on: d [n, out], a [n, in], and if there are terms, their scales [terms] and they
    themselves [out, in], of which the first may be the result; what comes after them is not looked at. */
-static void outer_sum(XLA_FFI_CallFrame *frame, int first, const more_rows *more) {
+static void outer_sum(XLA_FFI_CallFrame *frame, int first, int64_t n, const more_rows *more) {
     const float *d = argument(frame, first)->data, *a = argument(frame, first + 1)->data;
     float *to = result(frame, 0)->data;
-    int64_t n = argument(frame, first)->dims[0], out = result(frame, 0)->dims[0], in = result(frame, 0)->dims[1];
+    int64_t out = result(frame, 0)->dims[0], in = result(frame, 0)->dims[1];
     terms plus = {0};
     if (frame->args.size > first + 2) {
         const float *scales = argument(frame, first + 2)->data;
@@ -81,7 +81,7 @@ static void outer_sum(XLA_FFI_CallFrame *frame, int first, const more_rows *more
             plus.arrays[plus.count++] = argument(frame, first + 3 + t)->data;
         }
     }
-    int64_t blocks = ((n + more->count) * in + CACHED - 1) / CACHED;
+    int64_t blocks = (n + more->count) * in / CACHED + 1;
     int64_t block = (in + blocks * SPAN - 1) / (blocks * SPAN) * SPAN;
     int back = turns(out * in, plus.count);
     for (int64_t c = 0; c < in; c += block)
@@ -101,7 +101,7 @@ XLA_FFI_Error *fedmime_outer_sum(XLA_FFI_CallFrame *frame) {
     if ((n > MOST || narrow(out, in)) && frame->args.size == 2)
         return multiplied(frame, (Matrix){d->data, 1, out}, (Matrix){a->data, in, 1}, out, n, in);
     more_rows none = {0};
-    outer_sum(frame, 0, &none);
+    outer_sum(frame, 0, n, &none);
     return NULL;
 }
 
@@ -113,7 +113,16 @@ XLA_FFI_Error *fedmime_outer_sum_of_rows(XLA_FFI_CallFrame *frame) {
     const int32_t *places = argument(frame, 2)->data;
     for (int64_t k = 0; k < count; k++) rows[k] = table + within(places[k], n) * in;
     more_rows more = {count, argument(frame, 0)->data, rows};
-    outer_sum(frame, 3, &more);
+    outer_sum(frame, 3, argument(frame, 3)->dims[0], &more);
+    return NULL;
+}
+
+/* args: how many of the rows of d and a there are, then as above with at least one term; rets: the same of those. */
+XLA_FFI_Error *fedmime_outer_sum_of_some(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    int64_t count = *(const int32_t *)argument(frame, 0)->data;
+    more_rows none = {0};
+    outer_sum(frame, 1, count > 0 ? count : 0, &none);
     return NULL;
 }
 
@@ -174,13 +183,7 @@ INLINE void inner(int rows, int width, int64_t depth, const float *x, const floa
 
 enum { GROUP = 12, NEAR = 1024 }; /* rows of x and columns that are gone through together: they stay in the first cache */
 
-/* args: x [n, in], w [out, in]; rets: x w^T [n, out]. Both lie as they are multiplied; for many rows see panels.c. */
-XLA_FFI_Error *fedmime_inner_products(XLA_FFI_CallFrame *frame) {
-    if (asks_version(frame)) return NULL;
-    const float *x = argument(frame, 0)->data, *w = argument(frame, 1)->data;
-    float *z = result(frame, 0)->data;
-    int64_t n = argument(frame, 0)->dims[0], in = argument(frame, 0)->dims[1], out = argument(frame, 1)->dims[0];
-    if (narrow(out, in)) return multiplied(frame, (Matrix){x, in, 1}, (Matrix){w, 1, in}, n, in, out);
+void inner_products(const float *x, int64_t n, int64_t in, const float *w, int64_t out, float *z) {
     for (int64_t top = 0; top < n; top += GROUP)
         for (int64_t k = 0; k < in; k += NEAR)
             for (int64_t o = 0; o < out; o += AT_ONCE) {
@@ -193,6 +196,15 @@ XLA_FFI_Error *fedmime_inner_products(XLA_FFI_CallFrame *frame) {
                     r += rows;
                 }
             }
+}
+
+/* args: x [n, in], w [out, in]; rets: x w^T [n, out]. Both lie as they are multiplied; for many rows see panels.c. */
+XLA_FFI_Error *fedmime_inner_products(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    const float *x = argument(frame, 0)->data, *w = argument(frame, 1)->data;
+    int64_t n = argument(frame, 0)->dims[0], in = argument(frame, 0)->dims[1], out = argument(frame, 1)->dims[0];
+    if (narrow(out, in)) return multiplied(frame, (Matrix){x, in, 1}, (Matrix){w, 1, in}, n, in, out);
+    inner_products(x, n, in, w, out, result(frame, 0)->data);
     return NULL;
 }
 
@@ -212,29 +224,31 @@ INLINE void add_part(int rows, int width, int64_t depth, const float *d, int64_t
         for (int r = 0; r < rows; r++) store_last(z + r * in, sums[r * width], fresh);
 }
 
-INLINE void add_parts(int rows, int width, int64_t k, int64_t depth, const float *d, int64_t out, const float *w,
-                      int64_t in, int64_t c, int64_t end, float *z) {
+INLINE void add_parts(int rows, int width, int64_t depth, const float *d, int64_t out, const float *w, int64_t in,
+                      int64_t c, int64_t end, int first, float *z) {
     for (; c + width * LANES <= end; c += width * LANES)
-        add_part(rows, width, depth, d + k, out, w + k * in + c, in, k == 0, LANES, z + c);
-    for (; c + LANES <= end; c += LANES)
-        add_part(rows, 1, depth, d + k, out, w + k * in + c, in, k == 0, LANES, z + c);
-    if (c < end && k == 0) add_part(rows, 1, out, d, out, w + in - LANES, in, 1, in - c, z + in - LANES);
+        add_part(rows, width, depth, d, out, w + c, in, first, LANES, z + c);
+    for (; c + LANES <= end; c += LANES) add_part(rows, 1, depth, d, out, w + c, in, first, LANES, z + c);
+    if (c < end) add_part(rows, 1, depth, d, out, w + in - LANES, in, first, in - c, z + in - LANES);
+}
+
+void products(const float *d, int64_t n, int64_t out, const float *w, int64_t in, int more, float *z) {
+    for (int64_t c = 0; c < in; c += BLOCK)
+        for (int64_t k = 0; k < out; k += DEPTH)
+            for (int64_t r = 0; r < n;) {
+                int rows = next_rows(n - r, WIDEST);
+                ROWS(add_parts, rows, WIDEST, k + DEPTH < out ? DEPTH : out - k, d + r * out + k, out, w + k * in, in, c,
+                     c + BLOCK < in ? c + BLOCK : in, !more && k == 0, z + r * in)
+                r += rows;
+            }
 }
 
 /* args: d [n, out], w [out, in]; rets: d w [n, in]. */
 XLA_FFI_Error *fedmime_products(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
     const float *d = argument(frame, 0)->data, *w = argument(frame, 1)->data;
-    float *z = result(frame, 0)->data;
     int64_t n = argument(frame, 0)->dims[0], out = argument(frame, 1)->dims[0], in = argument(frame, 1)->dims[1];
     if (n > MOST || narrow(out, in)) return multiplied(frame, (Matrix){d, out, 1}, (Matrix){w, in, 1}, n, out, in);
-    for (int64_t c = 0; c < in; c += BLOCK)
-        for (int64_t k = 0; k < out; k += DEPTH)
-            for (int64_t r = 0; r < n;) {
-                int rows = next_rows(n - r, WIDEST);
-                ROWS(add_parts, rows, WIDEST, k, k + DEPTH < out ? DEPTH : out - k, d + r * out, out, w, in, c,
-                     c + BLOCK < in ? c + BLOCK : in, z + r * in)
-                r += rows;
-            }
+    products(d, n, out, w, in, 0, result(frame, 0)->data);
     return NULL;
 }

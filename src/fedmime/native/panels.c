@@ -1,6 +1,6 @@
 /* The product x w^T for many rows x. Weights [out, in] are first laid out in panels: the entries of some rows for one column
    after another, so that a tile of the product is made of whole vectors of them and needs no sums across lanes. */
-#include "vectors.h"
+#include "matrix.h"
 
 enum { PANEL = WIDEST * LANES }; /* rows of w */
 enum { DEEP = 1024 };            /* columns that are gone through together: their part of a panel stays in the second cache */
@@ -75,17 +75,19 @@ static void add_panel(int64_t columns, int64_t n, int64_t depth, const float *x,
     }
 }
 
-/* args: x [n, in], the panels of w [out, in]; rets: x w^T [n, out]. */
-XLA_FFI_Error *fedmime_panel_products(XLA_FFI_CallFrame *frame) {
-    if (asks_version(frame)) return NULL;
-    const float *x = argument(frame, 0)->data, *panels = argument(frame, 1)->data;
-    float *z = result(frame, 0)->data;
-    int64_t n = argument(frame, 0)->dims[0], in = argument(frame, 0)->dims[1], out = result(frame, 0)->dims[1];
+void panel_products(const float *x, int64_t n, int64_t in, const float *panels, int64_t out, float *z) {
     int64_t parts = (in + DEEP - 1) / DEEP, deep = (in + parts - 1) / parts;
     for (int64_t o = 0; o < out; o += PANEL)
         for (int64_t k = 0; k < in; k += deep) {
             int64_t columns = out - o < PANEL ? out - o : PANEL, depth = in - k < deep ? in - k : deep;
             add_panel(columns, n, depth, x + k, in, panels + o * in + k * PANEL, k == 0, z + o, out);
         }
+}
+
+/* args: x [n, in], the panels of w [out, in]; rets: x w^T [n, out]. */
+XLA_FFI_Error *fedmime_panel_products(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    int64_t n = argument(frame, 0)->dims[0], in = argument(frame, 0)->dims[1], out = result(frame, 0)->dims[1];
+    panel_products(argument(frame, 0)->data, n, in, argument(frame, 1)->data, out, result(frame, 0)->data);
     return NULL;
 }

@@ -276,7 +276,7 @@ def _full_gradients(
             row = {name: jax.typeof(column[0]) for name, column in tables.pool.items()}
             blank = unfilled(kept_tables(problem, options.control, point.tree, row, tables.sizes(), options.chunk))
         if anchored and options.control == "factors":
-            part, source = full_gradient_with_factors(*given, blank, key, options.chunk, options.masked)
+            part, source = full_gradient_with_factors(*given, blank, key, options.chunk, options.masked, options.lanes)
         elif anchored and options.control == "step factors":
             part, source = full_gradient_with_step_factors(*given, blank, key, options.masked)
         elif anchored and options.control == "cache":

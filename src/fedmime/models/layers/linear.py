@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedmime import native
+from fedmime.dual import Outer
 from fedmime.models.layers.bilinear import Pair, bilinear
 from fedmime.rows import Rows
-from fedmime.vector import Scalar, Unformed, weighted_sum
+from fedmime.vector import Scalar, weighted_sum
 
 
 def dense(x: jax.Array, w: jax.Array, b: jax.Array | None = None) -> jax.Array:
@@ -70,7 +71,7 @@ def outer_sum(d: jax.Array, a: jax.Array) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class OuterSum(Unformed):
+class OuterSum(Outer):
     """The `outer_sum` of d and a, to be added to other arrays while it is computed; and of `more`, a d and its rows a.
 
     Other arrays that were computed with the layer's weights are named in `after`, so that the weights can be written
