@@ -10,7 +10,9 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,7 @@ _SOURCES = {
 }
 _HEADERS = ("matrix.h", "vectors.h")
 KERNELS = tuple(kernel for kernels in _SOURCES.values() for kernel in kernels)
-_FLAGS = ("-O3", "-march=native", "-fPIC", "-shared")
+_FLAGS = ("-O3", "-march=native", "-fPIC")
 _PATIENCE = 120  # seconds
 
 
@@ -122,9 +124,19 @@ def _compiled(compiler: str) -> Path:
     path = user_cache() / "native" / f"kernels-{digest}.so"
     if path.is_file():
         return path
-    sources = [str(folder / name) for name in _SOURCES]
-    with whole_file(path) as made:  # another process may be doing the same
-        _run(compiler, *_FLAGS, f"-I{jax.ffi.include_dir()}", *sources, "-lm", "-o", str(made))
+
+    def compiled(name: str) -> str:
+        made = f"{scratch}/{name}.o"
+        _run(compiler, *_FLAGS, f"-I{jax.ffi.include_dir()}", "-c", str(folder / name), "-o", made)
+        return made
+
+    # another process may be doing the same
+    with (
+        whole_file(path) as whole,
+        tempfile.TemporaryDirectory() as scratch,
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
+        _run(compiler, "-shared", *pool.map(compiled, _SOURCES), "-lm", "-o", str(whole))
     return path
 
 
