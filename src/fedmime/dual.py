@@ -71,6 +71,8 @@ class Dual(Unformed):
                 d = lax.dynamic_update_slice_in_dim(d, jnp.asarray(scale, d.dtype) * leaf.d, self.place, 0)
             else:
                 raise NotDual
+        if d is self.d:  # no gradient: this mini-batch's rows of d would be missing
+            raise NotDual
         return tau, d
 
     def moved(self) -> jax.Array:

@@ -66,7 +66,7 @@ def test_convolution_and_kernel_gradients(case):
     ("rows", "out", "width"),
     [
         *[(10, 62, 784), (1, 16, 16), (7, 17, 31), (32, 100, 300), (13, 19, 64)],
-        *[(25, 18, 2100), (3, 17, 1030)],  # wider than what is gone through at once
+        *[(25, 18, 2100), (3, 17, 1030), (10, 300, 784), (20, 530, 37)],  # wider than what is gone through at once
         *[(100, 17, 90), (256, 62, 90), (257, 17, 90), (270, 21, 300), (270, 21, 1100), (300, 300, 21)],  # many rows
         *[(33, 1, 3), (40, 1030, 5), (97, 8, 1040)],  # narrow
         *[(64, 64, 16), (65, 65, 33), (100, 130, 129), (71, 176, 300), (128, 62, 784), (257, 62, 784)],  # panels
@@ -100,7 +100,10 @@ def test_products_added_to_arrays(rows, out, width, terms):
 @needed
 @pytest.mark.parametrize(
     ("batch", "steps", "out", "width", "most"),
-    [(10, 3, 62, 784, 30), (4, 1, 16, 16, 4), (7, 5, 17, 33, 64), (32, 9, 20, 90, 300)],
+    [
+        *[(10, 3, 62, 784, 30), (4, 1, 16, 16, 4), (7, 5, 17, 33, 64), (32, 9, 20, 90, 300)],
+        *[(batch, 320 // batch, 33, 20, 320) for batch in (4, 6, 7, 10)],  # more rows than are gone through at once
+    ],
 )
 def test_products_in_dual_form(batch, steps, out, width, most):
     count = batch * steps

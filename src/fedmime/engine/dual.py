@@ -15,12 +15,13 @@ import jax.numpy as jnp
 from fedmime import native
 from fedmime.dual import Dual, NotDual, Path
 from fedmime.engine.gradients import Batches, FromFactors, Source, loop
-from fedmime.vector import Vector
+from fedmime.vector import Unformed, Vector
 
 Seen = TypeVar("Seen")
 
-FEW = 320  # of a client's examples; with more, inner products with all earlier ones take longer than the weights
-OFTEN = 512  # of examples of a client in the mean, as far as tables tell: with more it is not worth compiling
+FEW = (
+    320  # examples of all steps but the first; with more, inner products with earlier ones take longer than the weights
+)
 
 
 class Start(NamedTuple):
@@ -79,7 +80,7 @@ def begin(source: Source, x: Vector, y: Vector, batches: Batches, steps: jax.Arr
     if not isinstance(source, FromFactors) or not source.alone or batches.widths > 1 or len(parts) != 2:
         return None
     rules = source.problem.factors
-    if rules is None or rules.first is None or sizes.steps * sizes.batch > OFTEN * sizes.clients:
+    if rules is None or rules.first is None:
         return None
     field, layer = rules.first
     (one, origin), (tau, along) = parts
@@ -87,7 +88,7 @@ def begin(source: Source, x: Vector, y: Vector, batches: Batches, steps: jax.Arr
         return None
     table, places = batches.table(field)
     v = along[layer]["w"]
-    if not native.dual_fits(table, places, v, sizes.batch):
+    if isinstance(v, Unformed) or not native.dual_fits(table, places, v, sizes.batch):
         return None
     after = (batches.first + 1) * sizes.batch
     tau = jnp.asarray(tau, v.dtype)

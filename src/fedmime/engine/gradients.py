@@ -101,7 +101,8 @@ def loss_and_grad(
         loss, grad = jax.value_and_grad(weighted_loss, argnums=1)(problem, y.tree, examples)
         return loss, Vector.pending(grad)
     fields, weights, key = examples.fields, examples.weights, examples.key
-    losses, grad = problem.factors.grad_difference(y.whole, fields, kept, weights, control, key)
+    point = y.tree if kept is None else y.whole
+    losses, grad = problem.factors.grad_difference(point, fields, kept, weights, control, key)
     return _total(losses, examples), Vector.pending(grad)
 
 

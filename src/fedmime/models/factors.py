@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedmime import native
 from fedmime.dual import Dual
 from fedmime.models.classification import loss_and_cotangent
 from fedmime.models.layers import OuterSum, Rows, dense, passed_on
@@ -44,7 +45,7 @@ def perceptron_factors(depth: int, dual: bool = False) -> Factors:
         layers, a = opened(x, batch)
         z = dense(a, layers[0]["w"])
         losses, factors = dense_record(layers, a, batch["y"], z + layers[0]["b"])
-        return losses, factors._replace(z=(z,) if dual else ())
+        return losses, factors._replace(z=(z,) if dual and native.usable(z) else ())
 
     def record_at(y: Params, batch: Batch, kept: DenseFactors | None) -> tuple[jax.Array, DenseFactors]:
         """At a y whose first weights may be in dual form."""

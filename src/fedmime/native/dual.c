@@ -3,7 +3,7 @@
    of earlier steps, which are far fewer numbers than the weights are. */
 #include "matrix.h"
 
-enum { AT_ONCE = 256 }; /* earlier examples */
+enum { EARLIER = 256, LEAST = 4 }; /* examples of which inner products are found at once, and so few never alone */
 
 /* args: a table [n, in], places in it [m], which of these are a client's (the first, how many), the panels of fixed weights
    [out, in]; rets: the client's rows [most, in], their inner products with the weights [most, out], and room for d. */
@@ -27,9 +27,9 @@ XLA_FFI_Error *fedmime_dual_products(XLA_FFI_CallFrame *frame) {
     int64_t in = argument(frame, 0)->dims[1], out = argument(frame, 1)->dims[1], batch = result(frame, 0)->dims[0];
     int64_t place = *(const int32_t *)argument(frame, 2)->data;
     if (place <= 0) memset(z, 0, 4 * batch * out);
-    float near[batch * AT_ONCE];
-    for (int64_t k = 0; k < place; k += AT_ONCE) {
-        int64_t some = place - k < AT_ONCE ? place - k : AT_ONCE;
+    float near[batch * (EARLIER + LEAST)];
+    for (int64_t k = 0, some; k < place; k += some) {
+        some = place - k < EARLIER + LEAST ? place - k : EARLIER;
         inner_products(rows + place * in, batch, in, rows + k * in, some, near);
         products(near, batch, some, d + k * out, out, k > 0, z);
     }

@@ -39,7 +39,7 @@ _SOURCES = {
 }
 _HEADERS = ("matrix.h", "vectors.h")
 KERNELS = tuple(kernel for kernels in _SOURCES.values() for kernel in kernels)
-_FLAGS = ("-O3", "-march=native", "-fPIC")
+_FLAGS, _LINK = ("-O3", "-march=native", "-fPIC"), ("-shared", "-lm")
 _PATIENCE = 120  # seconds
 
 
@@ -119,7 +119,13 @@ def _compiled(compiler: str) -> Path:
     """The library for these sources, this compiler and this CPU."""
     folder = Path(__file__).parent
     texts = [(folder / name).read_bytes() for name in (*_HEADERS, *_SOURCES)]
-    parts = [*texts, _run(compiler, "--version"), _cpu(), version("jaxlib").encode(), " ".join(_FLAGS).encode()]
+    parts = [
+        *texts,
+        _run(compiler, "--version"),
+        _cpu(),
+        version("jaxlib").encode(),
+        " ".join((*_FLAGS, *_LINK)).encode(),
+    ]
     digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
     path = user_cache() / "native" / f"kernels-{digest}.so"
     if path.is_file():
@@ -136,7 +142,7 @@ def _compiled(compiler: str) -> Path:
         tempfile.TemporaryDirectory() as scratch,
         ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
-        _run(compiler, "-shared", *pool.map(compiled, _SOURCES), "-lm", "-o", str(whole))
+        _run(compiler, *pool.map(compiled, _SOURCES), *_LINK, "-o", str(whole))
     return path
 
 
