@@ -19,9 +19,7 @@ from fedmime.vector import Unformed, Vector
 
 Seen = TypeVar("Seen")
 
-FEW = (
-    320  # examples of all steps but the first; with more, inner products with earlier ones take longer than the weights
-)
+FEW = 320  # examples in the steps after the first: inner products of more of them would cost more than the weights do
 
 
 class Start(NamedTuple):
