@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedmime import native
-from fedmime.vector import Scalar, Unformed, form
+from fedmime.vector import Scalar, Unformed, form, is_one
 
 
 class NotDual(Exception):
@@ -63,7 +63,7 @@ class Dual(Unformed):
             return form(scales, leaves)
         tau, d = self.tau, self.d
         for scale, leaf in zip(scales, leaves, strict=True):
-            if leaf is self and isinstance(scale, float) and scale == 1.0:
+            if leaf is self and is_one(scale):
                 continue
             if leaf is self.path.v:
                 tau = tau + jnp.asarray(scale, tau.dtype)

@@ -74,7 +74,7 @@ class Vector:
     def whole(self) -> Tree:
         """The same, but if it is a single tree with `Unformed` leaves, with these."""
         scale, tree = self.parts[0]
-        return tree if len(self.parts) == 1 and _one(scale) else self.tree
+        return tree if len(self.parts) == 1 and is_one(scale) else self.tree
 
     def joined(self, by: Callable[[Sequence[Scalar], Sequence[Any]], Any]) -> Tree:
         """The tree of what a function of scales and corresponding leaves makes of its parts."""
@@ -99,7 +99,7 @@ class Vector:
         return self.map(lambda leaf: function(leaf, jnp.asarray(other, leaf.dtype)))
 
     def _scaled(self, scale: Scalar) -> Parts:
-        return [(scale if _one(own) else own if _zero(own) else own * scale, tree) for own, tree in self.parts]
+        return [(scale if is_one(own) else own if _zero(own) else own * scale, tree) for own, tree in self.parts]
 
     def __add__(self, other: Vector | Scalar) -> Vector:
         if isinstance(other, Vector) and (self._parts or other._parts):
@@ -163,7 +163,7 @@ def weighted_sum(terms: Sequence[tuple[Scalar, jax.Array]]) -> jax.Array:
     scales, arrays = zip(*terms, strict=True)
     if len(arrays) > 1 and native.sums(*arrays):
         return native.weighted_sum(_stacked(scales), *arrays)
-    first, *others = (a if _one(s) else _product(s, a) for s, a in terms)
+    first, *others = (a if is_one(s) else _product(s, a) for s, a in terms)
     return sum(others, start=first)
 
 
@@ -176,7 +176,8 @@ def _product(scale: Scalar, array: jax.Array) -> jax.Array:
     return jnp.where(scale == 0, 0, scale * array)
 
 
-def _one(scale: Scalar) -> bool:
+def is_one(scale: Scalar) -> bool:
+    """Whether a scale is known to be one when a program is traced."""
     return isinstance(scale, float) and scale == 1.0
 
 

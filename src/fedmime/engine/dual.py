@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from fedmime import native
 from fedmime.dual import Dual, NotDual, Path
 from fedmime.engine.gradients import Batches, FromFactors, Source, loop
-from fedmime.vector import Unformed, Vector
+from fedmime.vector import Unformed, Vector, is_one
 
 Seen = TypeVar("Seen")
 
@@ -82,7 +82,7 @@ def begin(source: Source, x: Vector, y: Vector, batches: Batches, steps: jax.Arr
         return None
     field, layer = rules.first
     (one, origin), (tau, along) = parts
-    if not isinstance(one, float) or one != 1.0 or origin is not x.tree:
+    if not is_one(one) or origin is not x.tree:
         return None
     table, places = batches.table(field)
     v = along[layer]["w"]

@@ -366,11 +366,14 @@ class Batches(NamedTuple):
     def table(self, field: str) -> tuple[jax.Array, jax.Array]:
         """A field of all examples, flattened, and where the rows of all steps are in it, one after another."""
         column, rows = jnp.asarray(self.tables.pool[field]), jnp.asarray(self.tables.rows).reshape(-1)
-        places = self.tables.places[rows] if self.tables.places.size else rows
-        return column.reshape(column.shape[0], -1), places
+        return column.reshape(column.shape[0], -1), _places(self.tables, rows)
 
 
 def _gather(tables: Tables, rows: Any) -> dict[str, Any]:
-    if tables.places.size:
-        rows = tables.places[rows]
-    return {name: native.take(jnp.asarray(column), rows) for name, column in tables.pool.items()}
+    places = _places(tables, rows)
+    return {name: native.take(jnp.asarray(column), places) for name, column in tables.pool.items()}
+
+
+def _places(tables: Tables, rows: Any) -> Any:
+    """Where rows of a device's examples are in the pool."""
+    return tables.places[rows] if tables.places.size else rows
