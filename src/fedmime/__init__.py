@@ -19,10 +19,11 @@ if TYPE_CHECKING:
         RamMemory,
         Run,
         Saving,
+        backends,
         run_round,
         simulate,
     )
-    from fedmime.errors import CheckpointError, ConfigError, DataError, Diverged, FedmimeError, LockError, Stopped
+    from fedmime.errors import CheckpointError, ClientError, ConfigError, DataError, Diverged, FedmimeError, LockError, Stopped
     from fedmime.vector import Vector
 
 _HOMES = {
@@ -38,10 +39,12 @@ _HOMES = {
         "RamMemory",
         "Run",
         "Saving",
+        "backends",
         "run_round",
         "simulate",
     ),
     "fedmime.errors": (
+        "ClientError",
         "CheckpointError",
         "ConfigError",
         "DataError",
@@ -56,6 +59,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "CheckpointError",
+    "ClientError",
     "Cohort",
     "ConfigError",
     "DataError",
@@ -73,6 +77,7 @@ __all__ = [
     "Stopped",
     "Vector",
     "algorithms",
+    "backends",
     "communication",
     "data",
     "models",
@@ -89,7 +94,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'fedmime' has no attribute {name!r}")
     home = _HOME[name]
     if home != "fedmime.errors":  # before anything else starts JAX
-        importlib.import_module("fedmime.cores").use_all()
+        importlib.import_module("fedmime.devices").use_all_cores()
     if home == "fedmime" or name == "communication":
         value = importlib.import_module(f"{home}.{name}")
     else:

@@ -13,6 +13,12 @@ class ConfigError(FedmimeError, ValueError):
     exit_code = 2
 
 
+class ClientError(FedmimeError):
+    """A client failed; the message names it and what it was doing."""
+
+    exit_code = 3
+
+
 class DataError(FedmimeError, ValueError):
     """Client data that cannot be trained on: wrong shapes, labels out of range, damaged files."""
 

@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedmime.algorithms.algorithm import Algorithm, Batch
+from fedmime.algorithms.abstract import AbstractClient
+from fedmime.algorithms.algorithm import Algorithm
 from fedmime.errors import ConfigError
 from fedmime.numbers import POSITIVE, at_round, floating, made, real
 from fedmime.vector import Vector, nbytes
@@ -53,21 +54,6 @@ class Cost:
         return self.bytes / self.model_bytes
 
 
-class _ShapeClient:
-    """A client that computes nothing but shapes."""
-
-    def __init__(self, kept: Any) -> None:
-        self.kept = kept
-        self.steps = jnp.ones((), jnp.int32)
-        self.pick = jnp.zeros((), jnp.int32)
-
-    def grad(self, y: Vector, batch: Batch, control: Any = 0.0) -> Vector:
-        return y
-
-    def descend(self, step: Any, start: Any) -> Any:
-        return step(start, Batch(jnp.zeros((), jnp.int32), None))
-
-
 def cost(algorithm: Algorithm, params: Any) -> Cost:
     """The bytes a client receives and sends in a round, by what the algorithm's messages contain.
 
@@ -103,7 +89,7 @@ def _counted(algorithm: Algorithm, structure: Any, kinds: tuple[Any, ...], numbe
     message = algorithm.broadcast(server, h)
 
     def reply(message: Any, kept: Any) -> Any:
-        answer = algorithm.local(message, _ShapeClient(kept))
+        answer = algorithm.local(message, AbstractClient(kept))
         return list(_by_identity((answer.send, answer.add)).values())
 
     up = nbytes(jax.eval_shape(reply, message, jax.eval_shape(algorithm.remember, x)))

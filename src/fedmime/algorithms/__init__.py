@@ -1,6 +1,6 @@
 """The algorithms, one file each; see `algorithm.py` for what they have in common."""
 
-from fedmime import cores
+from fedmime import devices
 from fedmime.algorithms.algorithm import Algorithm, Client, Replies, Reply, State, params
 from fedmime.algorithms.centralized import centralized
 from fedmime.algorithms.fedavg import fedavg
@@ -11,7 +11,7 @@ from fedmime.algorithms.mvr import mime_lite_mvr, mime_mvr
 from fedmime.algorithms.scaffold import scaffold
 from fedmime.algorithms.server_only import server_only, server_only_mvr
 
-cores.use_all()  # before anything starts JAX
+devices.use_all_cores()  # before anything starts JAX
 
 __all__ = [
     "Algorithm",

@@ -43,8 +43,16 @@ class Client(Protocol):
         """The step whose iterate the server drew at random, or -1: one client has one, if the algorithm `draws`."""
         ...
 
-    def grad(self, y: Vector, batch: Batch, control: float | jax.Array = 0.0) -> Vector:
-        """The mini-batch gradient at y, minus `control` times that of the same batch at the algorithm's anchor."""
+    def grad(self, y: Vector, batch: Batch) -> Vector:
+        """∇fᵢ(y; ζ), the gradient of a mini-batch ζ at y."""
+        ...
+
+    def grad_difference(self, y: Vector, x: Vector, batch: Batch) -> Vector:
+        """∇fᵢ(y; ζ) − ∇fᵢ(x; ζ) on the same mini-batch ζ and with the same random numbers.
+
+        Where x is one of the algorithm's `points`, an engine may use what it kept of the full gradient at x instead of
+        computing the second gradient.
+        """
         ...
 
     def descend(self, step: Callable[[Carry, Batch], Carry], start: Carry) -> Carry:
@@ -129,10 +137,6 @@ class Algorithm(abc.ABC):
     def broadcast(self, server: Server, h: tuple[Vector, ...]) -> Message:
         """What the clients that train are sent."""
         return (server.x,)
-
-    def anchor(self, message: Message) -> Vector | None:
-        """The point of the control variate in `Client.grad`, where there is one."""
-        return None
 
     def remember(self, x: Vector) -> Any:
         """What a client that was never seen has kept: nothing, or zeros shaped like the model."""

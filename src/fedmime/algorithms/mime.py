@@ -10,7 +10,7 @@ from fedmime.algorithms.algorithm import Algorithm, Client, Replies, Reply
 from fedmime.numbers import POSITIVE, Number, Value, checked, choice, count, flag, number, recipe, static
 from fedmime.optimizers import BaseOptimizer, Statistics
 from fedmime.optimizers.base import application, base_optimizer
-from fedmime.vector import Vector, full, zeros
+from fedmime.vector import Vector
 
 
 class MimeState(NamedTuple):
@@ -67,21 +67,21 @@ class Mime(Tracking):
     def broadcast(self, server: MimeState, h: tuple[Vector, ...]) -> MimeMessage:
         return MimeMessage(server.x, server.s, c=h[0] if self.waits else None)
 
-    def anchor(self, message: MimeMessage) -> Vector | None:
-        return message.x if self.waits else None
-
     def local(self, message: MimeMessage, client: Client) -> Reply:
         x, s, c = message
-        control = 0.0 if c is None else 1.0  # MimeLite does without ∇fᵢ(x; ζ) and c
-        U = self.base.from_server(self.apply, s, x, c)
+        U = self.base.for_round(self.apply, s, x)
+
+        def gradient(y, batch):
+            if c is None:  # MimeLite
+                return client.grad(y, batch)
+            return client.grad_difference(y, x, batch) + c
 
         def step(y, batch):
-            return y - self.eta * U(client.grad(y, batch, control), y)
+            return y - self.eta * U(gradient(y, batch), y)
 
         def step_local(carry, batch):
             y, s_i = carry
-            g = client.grad(y, batch, control)
-            g = g if c is None else g + c
+            g = gradient(y, batch)
             return y - self.eta * self.base.direction(self.apply)(g, s_i, y), self.base.track_at(g, s_i, y)
 
         y = client.descend(step_local, (x, s))[0] if self.state == "local" else client.descend(step, x)
@@ -92,11 +92,12 @@ class Mime(Tracking):
 
     def deviation(self, server: MimeState, h: tuple[Vector, ...], replies: Replies) -> Vector | None:
         """From the mean direction of the local steps, which is U(c + e, s), where U is linear and s fixed."""
-        if not h or self.apply != "frozen" or self.state == "local" or not self.base.entrywise:
+        affine = self.base.affine(server.s, server.x)
+        if not h or self.apply != "frozen" or self.state == "local" or affine is None:
             return None
-        c, s, U = h[0], server.s, self.base.update
+        scale, offset = affine
         mean = replies.mean / (-self.eta * replies.mean_steps)
-        return (mean - U(c, s)) / (U(full(c, 1.0), s) - U(zeros(c), s))
+        return (mean - offset) / scale - h[0]
 
 
 def mime(

@@ -75,18 +75,14 @@ class MimeMVR(MVR):
         x_old = server.x_old if self.anchored == "previous" else None
         return MVRMessage(server.x, x_old, server.m, c=h[1] if self.waits else None)
 
-    def anchor(self, message: MVRMessage) -> Vector:
-        return message.x if message.x_old is None else message.x_old
-
     def local(self, message: MVRMessage, client: Client) -> Reply:
-        x, _, m, c = message
-        a = 1 - self.beta
+        x, x_old, m, c = message
+        a, anchor = 1 - self.beta, x if x_old is None else x_old
 
         def step(y, batch):
-            if c is None:
-                d = client.grad(y, batch, control=1 - a) + (1 - a) * m
-            else:
-                d = client.grad(y, batch, control=1.0) + a * c + (1 - a) * m
+            change = client.grad_difference(y, anchor, batch)
+            g = client.grad(y, batch) if c is None else change + c  # MimeLiteMVR, MimeMVR
+            d = a * g + (1 - a) * m + (1 - a) * change
             return y - self.eta * d
 
         def step_and_draw(carry, batch):

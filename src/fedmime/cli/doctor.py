@@ -70,9 +70,9 @@ def _devices() -> str:
 
 
 def _kernels() -> str:
-    from fedmime import native
+    from fedmime.kernels import build
 
-    return native.status()
+    return build.status()
 
 
 def _cache() -> str:

@@ -32,6 +32,7 @@ def run(args: Eval) -> int:
     import numpy as np
 
     from fedmime.cli import session
+    from fedmime.engine import backends
     from fedmime.engine.directory import BEST, MODEL
     from fedmime.engine.evaluate import evaluate, evaluate_clients
     from fedmime.engine.run import read_model
@@ -47,12 +48,13 @@ def run(args: Eval) -> int:
     params = started("eval", model.name, read_model(model), prepared.problem.init)
     if prepared.population.test is None:
         raise DataError(f"eval: {setting.task} has no test set")
+    local = backends.local().start(prepared.problem, params)
     found: dict[str, object] = {"run": str(args.run), "model": model.name}
-    found |= {f"test_{k}": v for k, v in evaluate(prepared.problem, params, prepared.population.test).items()}
+    found |= {f"test_{k}": v for k, v in evaluate(local, params, prepared.population.test).items()}
     clients = prepared.population.test_clients
     if clients is not None:
         whole = np.flatnonzero(clients.sizes)
-        each = evaluate_clients(prepared.problem, params, [clients.client_at(int(i)) for i in whole])
+        each = evaluate_clients(local, params, [clients.client_at(int(i)) for i in whole])
         found["clients"] = len(whole)
         for name, values in each.items():
             shares = {f"{q}%": float(np.percentile(values, q)) for q in (5, 10, 25, 50, 75, 90)}

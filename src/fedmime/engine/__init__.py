@@ -1,6 +1,6 @@
 """The engine: cohorts, rounds and the loop around them."""
 
-from fedmime import cores
+from fedmime.engine import backends
 from fedmime.engine.cohort import Cohort
 from fedmime.engine.log import Gate
 from fedmime.engine.memory import DiskMemory, RamMemory
@@ -9,8 +9,6 @@ from fedmime.engine.round import Info
 from fedmime.engine.run import Run
 from fedmime.engine.simulate import Saving, simulate
 from fedmime.engine.single import run_round
-
-cores.use_all()  # before anything starts JAX
 
 __all__ = [
     "Cohort",
@@ -21,6 +19,7 @@ __all__ = [
     "RamMemory",
     "Run",
     "Saving",
+    "backends",
     "run_round",
     "simulate",
 ]

@@ -1,11 +1,16 @@
-"""A cohort: the clients of one round, their data, and the exact mini-batches each will take."""
+"""A cohort: who takes part in one round, and where the data and the mini-batches of each client are looked up.
+
+A cohort describes its members without holding their examples. A back end reads them through `Cohort.source`, so a
+worker that trains a share of the cohort reads only that share.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,115 +18,121 @@ import numpy as np
 from fedmime.errors import ConfigError, DataError
 from fedmime.numbers import count, quote, whole
 
-_LAST_POSITION = 2**31 - 1  # positions in the population travel as int32
+_LAST_POSITION = 2**31 - 1  # positions in the population are sent to the devices as int32
 Columns = Mapping[str, np.ndarray]
 
 
+class Batches(NamedTuple):
+    """The mini-batches of one client in one round."""
+
+    rows: np.ndarray
+    """[steps, batch] positions in the client's columns; a partial mini-batch repeats a real row as padding."""
+    counts: np.ndarray
+    """[steps] number of real rows of each mini-batch; real rows come first."""
+
+
+class Member(NamedTuple):
+    """One client's part in a round, without its data."""
+
+    client: int
+    """Position in the population: random numbers and kept values belong to it."""
+    size: int
+    """n_i, the number of examples that weighs the client in means."""
+    steps: int
+    """K_i, the number of local steps; zero for a client that does not train."""
+    before: int
+    """Local steps of all members before this one, by which a randomly drawn step of the cohort is located."""
+    probes: bool
+    """Whether the client may be asked for its full gradient."""
+
+
+class Source(Protocol):
+    """Where the data of a cohort's members is looked up, by a member's place in the cohort."""
+
+    def examples(self, place: int) -> Columns:
+        """The columns of the member, each [n, ...]."""
+        ...
+
+    def batches(self, place: int) -> Batches:
+        """The mini-batches of a member that trains."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class Member:
-    """One client's part in a round: it trains (its mini-batches are set), sends its full gradient, or both."""
-
-    index: int  # position in the population: random numbers and memory go by it
-    data: Columns
-    size: int  # n_i
-    rows: np.ndarray | None = None  # [steps, batch] positions in `data`; a partial batch repeats a real row as padding
-    counts: np.ndarray | None = None  # [steps] real rows of each mini-batch
-    probes: bool = True  # whether its full gradient may be asked for
-
-    steps: int = dataclasses.field(init=False)  # K_i, zero for a client that does not train
-    length: int = dataclasses.field(init=False)  # rows of its columns
-    nbytes: int = dataclasses.field(init=False)  # of its columns
-
-    def __post_init__(self) -> None:
-        columns = self.data.values()
-        object.__setattr__(self, "steps", 0 if self.counts is None else len(self.counts))
-        object.__setattr__(self, "length", len(next(iter(columns))))
-        object.__setattr__(self, "nbytes", sum([column.nbytes for column in columns]))
-
-
-@dataclasses.dataclass(frozen=True)
 class Cohort:
-    """The members of one round. `weights` and `gradient_weights` of None mean n_i."""
+    """The clients of one round. It is immutable, and one cohort can be used for any number of rounds.
+
+    `Cohort.from_batches` makes one from explicit mini-batches; `simulate` draws its own.
+    """
 
     members: tuple[Member, ...]
     population: int
+    """N, the number of clients in the population."""
+    source: Source
+    batch_size: int
+    """The width of the widest mini-batch."""
+    each_once: bool
+    """Whether the mini-batches of every member that trains contain each of its examples exactly once."""
     weights: np.ndarray | None = None
+    """Weights of the updates, one per member that trains; None stands for n_i."""
     gradient_weights: np.ndarray | None = None
-    explicit: bool = False
+    """Weights of the full gradients, one per member that is asked for one; None stands for n_i."""
 
     @functools.cached_property
     def training(self) -> tuple[Member, ...]:
-        """The clients that take local steps."""
+        """The members that take local steps."""
         return tuple(m for m in self.members if m.steps)
 
     @functools.cached_property
     def probing(self) -> tuple[Member, ...]:
-        """The clients whose full gradient can be asked for."""
+        """The members whose full gradient can be asked for."""
         return tuple(m for m in self.members if m.probes)
 
     @functools.cached_property
     def steps(self) -> int:
-        """Local steps of all clients."""
+        """Local steps of all members."""
         return sum(m.steps for m in self.members)
 
     @functools.cached_property
     def examples(self) -> int:
-        """Examples of all clients."""
+        """Examples of all members."""
         return sum(m.size for m in self.members)
 
-    @functools.cached_property
-    def takes_each_once(self) -> bool:
-        """Whether the mini-batches of every client that trains go through all its examples once."""
-        return all(_takes_each_once(m) for m in self.training)
-
-    @functools.cached_property
-    def laid_out(self) -> dict[Any, Any]:
-        """What `run_round` last made of it, for the next round on it; see `engine.laid`."""
-        return {}
-
-    @functools.cached_property
-    def last_round(self) -> list[Any]:
-        """The last round on it, if there is something to be had from it for the next; see `engine.again`."""
-        return []
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("laid_out", "last_round")}
-
-    @functools.cached_property
-    def batch_size(self) -> int:
-        """The width of the widest mini-batch."""
-        return max((m.rows.shape[1] for m in self.training if m.rows is not None), default=1)
-
     def shares(self, split: bool) -> tuple[np.ndarray, np.ndarray]:
-        """The weights of updates and of full gradients, each summing to one.
+        """The weights of updates and of full gradients, [members] each.
 
-        With split cohorts the clients that train are others than those of `full`, so their n_i is what their own
-        mini-batches show.
+        The shares of all members sum to one; a member that does not train, or is not asked for its gradient, has zero.
         """
-        sizes = [
-            int(m.counts.sum()) if split and self.explicit and m.counts is not None else m.size for m in self.training
-        ]
-        updates = np.asarray(sizes, np.float64) if self.weights is None else self.weights
-        gradients = self.gradient_weights
-        if gradients is None:
-            gradients = np.asarray([m.size for m in self.probing], np.float64)
-            if self.weights is not None and not split and len(self.weights) == len(gradients):
-                gradients = self.weights
+        sizes = [_own_size(self.source, place, m) if split else m.size for place, m in enumerate(self.members)]
+        trains, probes = np.array([m.steps > 0 for m in self.members]), np.array([m.probes for m in self.members])
+        updates, gradients = np.zeros(len(sizes)), np.zeros(len(sizes))
+        updates[trains] = np.asarray(sizes)[trains] if self.weights is None else self.weights
+        gradients[probes] = np.array([m.size for m in self.probing], float)
+        if self.gradient_weights is not None:
+            gradients[probes] = self.gradient_weights
+        elif self.weights is not None and not split and len(self.weights) == probes.sum():
+            gradients[probes] = self.weights
         return updates / max(updates.sum(), 1e-300), gradients / max(gradients.sum(), 1e-300)
 
-    def pooled(self) -> Self:
-        """All data and all mini-batches in the hands of one client, in order."""
+    def pooled(self) -> Cohort:
+        """The same data and mini-batches in the hands of one client that takes all steps in order."""
         if not self.training:
             raise DataError("the cohort has no client that trains; give at least one")
-        names = list(self.members[0].data)
-        data = {name: np.concatenate([m.data[name] for m in self.members]) for name in names}
-        offsets = np.cumsum([0, *(len(m.data[names[0]]) for m in self.members)])
-        width = self.batch_size
-        rows = [pad_rows(m.rows, width) + o for m, o in zip(self.members, offsets, strict=False) if m.rows is not None]
-        counts = [m.counts for m in self.members if m.counts is not None]
-        trainer = Member(0, data, len(data[names[0]]), np.concatenate(rows), np.concatenate(counts), probes=False)
-        others = tuple(dataclasses.replace(m, rows=None, counts=None) for m in self.probing)
-        return dataclasses.replace(self, members=(trainer, *others), weights=None)
+        columns = [self.source.examples(place) for place in range(len(self.members))]
+        starts = _starts(len(first_column(each)) for each in columns)
+        data = {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
+        parts = [
+            (self.source.batches(place), start)
+            for place, (member, start) in enumerate(zip(self.members, starts, strict=False))
+            if member.steps
+        ]
+        rows = np.concatenate([pad_rows(batches.rows, self.batch_size) + start for batches, start in parts])
+        counts = np.concatenate([batches.counts for batches, _ in parts])
+        trainer = (Member(0, len(first_column(data)), len(counts), 0, probes=False), data, Batches(rows, counts))
+        probing = [
+            (m._replace(steps=0, before=0), columns[place], None) for place, m in enumerate(self.members) if m.probes
+        ]
+        return dataclasses.replace(given([trainer, *probing], self.population), gradient_weights=self.gradient_weights)
 
     @classmethod
     def from_batches(
@@ -134,7 +145,7 @@ class Cohort:
         gradient_weights: Sequence[float] | None = None,
         ids: Sequence[int] | None = None,
         population: int | None = None,
-    ) -> Self:
+    ) -> Cohort:
         """A cohort whose every mini-batch is given, so that another implementation can be compared number by number.
 
         Args:
@@ -146,8 +157,6 @@ class Cohort:
             gradient_weights: of the full gradients; by default `weights` for the same clients, else examples.
             ids: positions of the clients in the population, for SCAFFOLD's and FedDyn's memory; by default 0, 1, ...
             population: N; by default the cohort is the whole population.
-
-        The arrays must stay as they are: a cohort that is run again is not looked at again.
         """
         batches = _entries("batches", () if batches is None else batches)
         if not batches:
@@ -156,26 +165,75 @@ class Cohort:
         indices = _ids(ids, clients)
         masks = [None] * clients if mask is None else _entries("mask", mask, clients)
         probing = [] if full is None else _full(full, indices)
-        sizes = [m.size for m in probing] if len(probing) == clients else [None] * clients
+        sizes = [m.size for m, _, _ in probing] if len(probing) == clients else [None] * clients
         training = [
             _member(i, index, fields, m, n, probes=full is None)
             for i, (index, fields, m, n) in enumerate(zip(indices, batches, masks, sizes, strict=True))
         ]
         _same_fields(training, probing)
         least = max(indices) + 1
-        return cls(
-            (*training, *probing),
-            population=least if population is None else count("from_batches", "population", population, least),
+        cohort = given(
+            [*training, *probing],
+            least if population is None else count("from_batches", "population", population, least),
+        )
+        return dataclasses.replace(
+            cohort,
             weights=_weights("weights", weights, clients),
             gradient_weights=_weights("gradient_weights", gradient_weights, clients if full is None else len(probing)),
-            explicit=True,
         )
 
 
-def _takes_each_once(member: Member) -> bool:
-    if member.rows is None or member.counts is None:
-        return False
-    return bool(member.counts.sum() == member.size == len(np.unique(member.rows)))
+Given = tuple[Member, Columns, Batches | None]
+
+
+class _Given(NamedTuple):
+    """The source of an explicit cohort: data and mini-batches by place."""
+
+    columns: tuple[Columns, ...]
+    all_batches: tuple[Batches | None, ...]
+
+    def examples(self, place: int) -> Columns:
+        return self.columns[place]
+
+    def batches(self, place: int) -> Batches:
+        batches = self.all_batches[place]
+        assert batches is not None
+        return batches
+
+
+def with_starts(members: Sequence[Member]) -> tuple[Member, ...]:
+    """Members with the number of local steps before each of them."""
+    before = _starts(m.steps for m in members)
+    return tuple(m._replace(before=b) for m, b in zip(members, before, strict=False))
+
+
+def given(entries: Sequence[Given], population: int) -> Cohort:
+    """A cohort of members that come with their data."""
+    members, columns, batches = zip(*entries, strict=True)
+    members = with_starts(members)
+    trains = [(m, b) for m, b in zip(members, batches, strict=True) if b is not None]
+    return Cohort(
+        members,
+        population,
+        _Given(tuple(columns), tuple(batches)),
+        batch_size=max(b.rows.shape[1] for _, b in trains),
+        each_once=all(b.counts.sum() == m.size == len(np.unique(b.rows)) for m, b in trains),
+    )
+
+
+def _own_size(source: Source, place: int, member: Member) -> int:
+    """n_i by the client's own mini-batches: in explicit split cohorts `full` belongs to other clients."""
+    return int(source.batches(place).counts.sum()) if member.steps and isinstance(source, _Given) else member.size
+
+
+def first_column(columns: Columns) -> np.ndarray:
+    """One of a client's columns, to see how many examples there are."""
+    return next(iter(columns.values()))
+
+
+def _starts(lengths: Any) -> list[int]:
+    """Where each of several consecutive stretches begins, and where the last one ends."""
+    return list(itertools.accumulate(lengths, initial=0))
 
 
 def pad_rows(rows: np.ndarray, width: int) -> np.ndarray:
@@ -185,7 +243,7 @@ def pad_rows(rows: np.ndarray, width: int) -> np.ndarray:
     return np.concatenate([rows, np.repeat(rows[:, :1], width - rows.shape[1], axis=1)], axis=1)
 
 
-def _member(i: int, index: int, fields: Columns, mask: Any, size: int | None, probes: bool) -> Member:
+def _member(i: int, index: int, fields: Columns, mask: Any, size: int | None, probes: bool) -> Given:
     arrays = _columns(f"client {i}", fields)
     shapes = {name: a.shape[:2] for name, a in arrays.items()}
     steps, width = next(iter(shapes.values()), (0, 0)) if all(a.ndim >= 2 for a in arrays.values()) else (0, 0)
@@ -205,18 +263,17 @@ def _member(i: int, index: int, fields: Columns, mask: Any, size: int | None, pr
     flat = {name: a.reshape(steps * width, *a.shape[2:]) for name, a in arrays.items()}
     keep, position = np.flatnonzero(real.reshape(-1)), np.cumsum(real.reshape(-1)) - 1  # what is masked goes nowhere
     flat, rows = {name: a[keep] for name, a in flat.items()}, position[rows]
-    return Member(
-        index, flat, int(counts.sum()) if size is None else size, rows.astype(np.int32), counts.astype(np.int32), probes
-    )
+    n = int(counts.sum()) if size is None else size
+    return Member(index, n, len(counts), 0, probes), flat, Batches(rows.astype(np.int32), counts.astype(np.int32))
 
 
-def _full(full: Sequence[Columns], indices: Sequence[int]) -> list[Member]:
+def _full(full: Sequence[Columns], indices: Sequence[int]) -> list[Given]:
     """The clients that are asked for their full gradient: the same as those that train if there are as many."""
     entries = _entries("full", full)
     if not entries:
         raise DataError(f"from_batches: full must have at least one client, or be None, got {quote(full)}")
     owners = indices if len(entries) == len(indices) else range(len(entries))
-    members = []
+    members: list[Given] = []
     for i, (index, fields) in enumerate(zip(owners, entries, strict=True)):
         data = _columns(f"full[{i}]", fields)
         shapes = {name: a.shape[:1] for name, a in data.items()}
@@ -225,7 +282,7 @@ def _full(full: Sequence[Columns], indices: Sequence[int]) -> list[Member]:
         n = len(next(iter(data.values())))
         if not n:
             raise DataError(f"from_batches: full[{i}] has no examples")
-        members.append(Member(index, data, n))
+        members.append((Member(index, n, 0, 0, True), data, None))
     return members
 
 
@@ -268,9 +325,9 @@ def _mask(i: int, mask: Any) -> np.ndarray:
     return real
 
 
-def _same_fields(training: Sequence[Member], probing: Sequence[Member]) -> None:
-    def kind(m: Member) -> dict[str, tuple[Any, ...]]:
-        return {name: (a.shape[1:], str(a.dtype)) for name, a in m.data.items()}
+def _same_fields(training: Sequence[Given], probing: Sequence[Given]) -> None:
+    def kind(given: Given) -> dict[str, tuple[Any, ...]]:
+        return {name: (a.shape[1:], str(a.dtype)) for name, a in given[1].items()}
 
     first = kind(training[0])
     for place, members in (("entry {}", training), ("full[{}]", probing)):

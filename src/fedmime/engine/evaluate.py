@@ -1,61 +1,42 @@
-"""Metrics of a model on many examples, in large compiled batches that all devices share."""
+"""Metrics of a model on many examples, in large batches that a back end computes."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
 
-from fedmime.engine.devices import AXIS, EVERYWHERE, SPREAD, everywhere, mesh
+from fedmime.engine.backends.backend import Backend
 
-BATCH = 1024
+BATCH = 1024  # examples; a power of two, so that any number of devices up to it that is one, too, divides it
 
-
-class MetricProblem(Protocol):
-    """What evaluation needs of a problem."""
-
-    @property
-    def metrics(self) -> Callable[[Any, Any], dict[str, tuple[jax.Array, jax.Array]]]: ...
+Columns = Mapping[str, np.ndarray]
 
 
-@functools.partial(jax.jit, static_argnames=("problem", "on"))
-def _measure(problem: MetricProblem, params: Any, batch: Any, on: Mesh) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """The metrics of every example; each device takes its part of the batch."""
-    specs = {"mesh": on, "in_specs": (EVERYWHERE, SPREAD), "out_specs": SPREAD, "check_vma": False}
-    return jax.shard_map(problem.metrics, **specs)(params, batch)
-
-
-def evaluate(problem: MetricProblem, params: Any, columns: Mapping[str, np.ndarray]) -> dict[str, float]:
+def evaluate(backend: Backend, params: Any, columns: Columns) -> dict[str, float]:
     """The weighted mean of every metric over all examples."""
     n = len(next(iter(columns.values())))
-    return {name: float(means[0]) for name, means in _means(problem, params, [columns], np.zeros(n, int), 1).items()}
+    return {name: float(means[0]) for name, means in _means(backend, params, [columns], np.zeros(n, int), 1).items()}
 
 
-def evaluate_clients(
-    problem: MetricProblem, params: Any, clients: Sequence[Mapping[str, np.ndarray]]
-) -> dict[str, np.ndarray]:
+def evaluate_clients(backend: Backend, params: Any, clients: Sequence[Columns]) -> dict[str, np.ndarray]:
     """Every metric of every client, NaN for one without examples. Batches span clients, so small ones cost no more."""
     sizes = [len(next(iter(columns.values()))) for columns in clients]
-    return _means(problem, params, clients, np.repeat(np.arange(len(clients)), sizes), len(clients))
+    return _means(backend, params, clients, np.repeat(np.arange(len(clients)), sizes), len(clients))
 
 
 def _means(
-    problem: MetricProblem, params: Any, parts: Sequence[Mapping[str, np.ndarray]], group: np.ndarray, groups: int
+    backend: Backend, params: Any, parts: Sequence[Columns], group: np.ndarray, groups: int
 ) -> dict[str, np.ndarray]:
     """Weighted means by group of examples, from batches of one shape; the last one repeats its final example."""
     sums: dict[str, np.ndarray] = {}
     done = 0
-    on = _where(params)
-    params = jax.device_put(params, everywhere(on))
-    width = -(-min(BATCH, 1 << max(len(group) - 1, 0).bit_length()) // on.size) * on.size
+    width = min(BATCH, 1 << max(len(group) - 1, 0).bit_length())
     for batch in _batches(parts, width):
         n = len(next(iter(batch.values())))
         padded = {name: column[np.minimum(np.arange(width), n - 1)] for name, column in batch.items()}
-        for name, (values, weights) in jax.device_get(_measure(problem, params, padded, on)).items():
+        for name, (values, weights) in backend.metrics(params, padded).items():
             total = sums.setdefault(name, np.zeros((2, groups)))
             real = weights[:n].astype(np.float64)
             np.add.at(total[0], group[done : done + n], values[:n] * real)
@@ -65,14 +46,7 @@ def _means(
         return {name: value / weight for name, (value, weight) in sums.items()}
 
 
-def _where(params: Any) -> Mesh:
-    """The devices of a run whose model this is, else all."""
-    placed = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(params)]
-    meshes = [place.mesh for place in placed if isinstance(place, NamedSharding) and place.mesh.axis_names == (AXIS,)]
-    return meshes[0] if meshes and isinstance(meshes[0], Mesh) else mesh()
-
-
-def _batches(parts: Sequence[Mapping[str, np.ndarray]], width: int) -> Iterator[dict[str, np.ndarray]]:
+def _batches(parts: Sequence[Columns], width: int) -> Iterator[dict[str, np.ndarray]]:
     """The examples of all parts in order, `width` at a time; never more than that and one part in memory."""
     waiting: dict[str, np.ndarray] = {}
     for part in parts:

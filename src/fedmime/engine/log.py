@@ -13,7 +13,8 @@ from fedmime.aggregation.communication import Cost
 from fedmime.algorithms.algorithm import State
 from fedmime.engine import record
 from fedmime.engine.directory import BEST, RunDirectory
-from fedmime.engine.round import LARGEST, Info, Ready
+from fedmime.engine.backends.backend import Work
+from fedmime.engine.round import LARGEST, Info
 from fedmime.errors import Diverged, FedmimeError, Stopped
 from fedmime.numbers import POSITIVE, count, real
 
@@ -57,9 +58,9 @@ class Log:
         with contextlib.suppress(OSError):
             self._directory.status("preempted" if stopped else "failed", len(self.rows), self._rounds, told)
 
-    def write(self, ready: Ready, info: Info, measured: Mapping[str, float]) -> None:
+    def write(self, work: Work, info: Info, measured: Mapping[str, float]) -> None:
         """Add a round. The one with which the gate's patience ends says so and raises `Diverged`."""
-        sent, reason = _sent(ready, self._cost), _given_up(self.rows, info, self._gate)
+        sent, reason = _sent(work, info, self._cost), _given_up(self.rows, info, self._gate)
         before = self.rows[-1]["bytes_total"] if self.rows else 0
         row = {**info._asdict(), "refused": len(info.refused)}
         row |= {"bytes_down": sent[0], "bytes_up": sent[1], "bytes_total": before + sum(sent)}
@@ -97,12 +98,12 @@ class Log:
             self._directory.status("done", state.round, self._rounds)
 
 
-def _sent(ready: Ready, cost: Cost) -> tuple[int, int]:
+def _sent(work: Work, info: Info, cost: Cost) -> tuple[int, int]:
     """Bytes down and up in a round."""
-    if ready.algorithm.pooled:
+    if work.algorithm.pooled:
         return 0, 0
-    everyone, training = len(ready.laid.cohort.members), len(ready.laid.cohort.training)
-    if ready.options.prime and cost.prime is not None:
+    everyone, training = len(work.cohort.members), len(work.cohort.training)
+    if info.primed and cost.prime is not None:
         return everyone * cost.prime.down, everyone * cost.prime.up
     if cost.gradient is None:
         return everyone * cost.update.down, everyone * cost.update.up

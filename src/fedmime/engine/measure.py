@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedmime.engine.evaluate import MetricProblem, evaluate, evaluate_clients
+from fedmime.engine.backends.backend import Backend
+from fedmime.engine.evaluate import evaluate, evaluate_clients
 from fedmime.numbers import count
 
 _MOST_CLIENTS = 500  # of those evaluated one by one
@@ -39,7 +40,7 @@ class Watch:
 
     def measure(
         self,
-        problem: MetricProblem,
+        backend: Backend,
         population: Any,
         model: Any,
         done: int,
@@ -49,12 +50,12 @@ class Watch:
         """What is due after `done` rounds; the figures of single clients go to `each_client`."""
         found: dict[str, float] = {}
         if self._all_due(population, done, last):
-            found |= {f"test_{name}": value for name, value in evaluate(problem, model, population.test).items()}
+            found |= {f"test_{name}": value for name, value in evaluate(backend, model, population.test).items()}
         if self._each_due(population, done, last):
             held_out = population.test_clients
             chosen = np.flatnonzero(held_out.sizes)
             chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), _MOST_CLIENTS)).astype(int)]
-            each = evaluate_clients(problem, model, [held_out.client_at(int(i)) for i in chosen])
+            each = evaluate_clients(backend, model, [held_out.client_at(int(i)) for i in chosen])
             each_client(done - 1, each, held_out.sizes[chosen])
             for name, values in each.items():
                 found |= {

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from fedmime import native
+from fedmime.kernels import build
 
 _PACKAGES = ("fedmime", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint")
 
@@ -23,7 +23,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "devices": [device.device_kind for device in jax.devices()],
-        "native": native.usable(),
+        "native": build.ready(),
         "float64": bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
         "git": _commit(),
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

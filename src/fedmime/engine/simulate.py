@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,18 +14,14 @@ import numpy as np
 
 from fedmime.aggregation import communication
 from fedmime.algorithms.algorithm import Algorithm, params
-from fedmime.engine import identity, record
-from fedmime.engine.ahead import Layouts, run_all
-from fedmime.engine.devices import mesh
+from fedmime.engine import backends, identity, record
+from fedmime.engine.backends.backend import Backend, Problem, Work
 from fedmime.engine.directory import RunDirectory
 from fedmime.engine.intake import Intake
-from fedmime.engine.laid import leaves_some
 from fedmime.engine.log import Gate, Log
 from fedmime.engine.measure import Watch
 from fedmime.engine.participation import Participation
-from fedmime.engine.plan import WAVE_BYTES, Layout
-from fedmime.engine.pool import Pool
-from fedmime.engine.round import Info, Problem, Ready, assemble, default_layout, owned, shapes
+from fedmime.engine.round import Info, play, work_of
 from fedmime.engine.run import Run
 from fedmime.engine.schedule import Clients, Schedule
 from fedmime.errors import ConfigError, DataError, Stopped
@@ -40,8 +35,6 @@ class TrainableProblem(Problem, Protocol):
 
     @property
     def init(self) -> Callable[[jax.Array], Any]: ...
-    @property
-    def metrics(self) -> Callable[[Any, Any], dict[str, tuple[jax.Array, jax.Array]]]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +80,7 @@ def simulate(
     on_round: Callable[[Info, Mapping[str, float]], None] | None = None,
     stop: Callable[[], int | None] | None = None,
     drift: bool = False,
+    backend: backends.Choice = "local",
     devices: int | None = None,
 ) -> Run:
     """Train for a number of rounds and return the final state with the history of every figure.
@@ -111,6 +105,8 @@ def simulate(
         on_round: called after every round with what happened and the metrics measured, if any.
         stop: called once in every round; the number of a signal ends the run after it, saved.
         drift: also measure the clients' mean squared distance from the server model.
+        backend: where clients run: `"local"`, `"reference"`, or one of `fm.backends`.
+        devices: how many local devices to use; all by default.
     """
     schedule = _schedule(population, rounds, cohort_size, batch_size, epochs, steps, seed, weights, algorithm)
     _check(problem, initial, run_dir, on_round, participation, drift)
@@ -122,15 +118,16 @@ def simulate(
     blank = jax.tree.map(np.asarray, algorithm.remember(state.server.x))
     if jax.tree.leaves(blank) and schedule.participation.sampler == "with_replacement":
         raise ConfigError("simulate: sampler='with_replacement' may draw a client twice, which cannot keep two values")
-    layout = default_layout(problem, devices)
-    server = shapes(state.server)
-    reserve(layout, algorithm, population, schedule, rounds)
-    intake = Intake(problem.check, once=not algorithm.pooled)
+    running = backends.chosen("simulate", backend, devices).start(
+        problem,
+        params(state),
+        intake=Intake(problem.check, once=not algorithm.pooled),
+        drift=drift,
+        expected=None if algorithm.pooled else expected(population, schedule, rounds),
+    )
 
-    def lay_out(t: int) -> Ready:
-        cohort = schedule.cohort(algorithm, population, t)
-        options = {"devices": devices, "drift": drift, "layout": layout, "intake": intake, "largest": gate.largest}
-        return assemble(algorithm, problem, server, t, cohort, key, **options, donate=True)
+    def work(t: int) -> Work:
+        return work_of(algorithm, state.server, t, schedule.cohort(algorithm, population, t), key)
 
     with contextlib.ExitStack() as stack:
         directory = None
@@ -140,25 +137,18 @@ def simulate(
             facts |= {"watch": identity.describe(watch), "gate": identity.describe(gate), "drift": drift}
             directory.claim(facts, facts if config is None else config, facts["data"], saving.fresh)
             state = directory.resume(state, blank)
-        state = owned(state, devices)  # rounds use it up, not the caller's model
         log = stack.enter_context(Log(rounds, gate, communication.cost(algorithm, params(state)), directory))
-
-        @functools.lru_cache(maxsize=1)
-        def signal_in(done: int) -> int | None:
-            return None if stop is None else stop()
-
-        def needed(done: int) -> bool:
-            saved = directory is not None and done % saving.every == 0
-            return saved or watch.due(population, done, done == rounds) or bool(signal_in(done))
-
-        layouts, watched = Layouts(lay_out, state.round, rounds), on_round is not None
-        going = run_all(layouts, state, rounds, needed, watched)
-        for ready, state, info in going:
+        prefetch = Prefetch(work, running, state.round, rounds)
+        while state.round < rounds:
+            current = prefetch.take()
+            state, info = play(
+                running, current, state, largest=gate.largest, drift=drift, meanwhile=prefetch.prepare
+            )
             last = state.round == rounds
-            measured = watch.measure(problem, population, params(state), state.round, last, log.clients)
-            log.write(ready, info, measured)
+            measured = watch.measure(running, population, params(state), state.round, last, log.clients)
+            log.write(current, info, measured)
             log.best(state, measured.get("test_accuracy"))
-            signal = signal_in(state.round)
+            signal = None if stop is None else stop()
             if state.round % saving.every == 0 or last or signal:
                 log.save(state)
             if on_round is not None:
@@ -169,22 +159,39 @@ def simulate(
     return Run(record.columns(log.rows), state)
 
 
-def reserve(layout: Layout, algorithm: Algorithm, population: Clients, schedule: Schedule, rounds: int) -> None:
-    """Size the tables for the cohorts to come, and see whether clients' examples can stay where they are.
+class Prefetch:
+    """Draws each round's cohort and has the back end lay it out while the round before it is computed.
 
-    Cohorts that go in waves find their sizes as they come.
+    An error belongs to its round: it is raised when that round's turn comes.
     """
-    if algorithm.pooled:
-        return
-    there = np.flatnonzero(population.sizes)
-    sizes = population.sizes[there]
-    first, last = (population.client_at(int(i)) for i in there[[0, -1]])
-    cohort = sum(column.nbytes for column in first.values()) / sizes[0] * sizes.mean() * schedule.cohort_size
-    if cohort < WAVE_BYTES / 2:
-        common = leaves_some(algorithm, layout)
-        layout.reserve(sizes, schedule.lengths(sizes), schedule.cohort_size, common=common)
-    if getattr(population, "resident", False) and len(there) > 1:
-        layout.pool = Pool.around([first, last], mesh(layout.devices), worth=rounds * cohort)
+
+    def __init__(self, work: Callable[[int], Work], backend: Backend, start: int, rounds: int) -> None:
+        self._work, self._backend, self._next, self._rounds = work, backend, start, rounds
+        self._ready: Work | Exception | None = None
+
+    def prepare(self) -> None:
+        """Draw and lay out the next round, if there is one."""
+        if self._ready is None and self._next < self._rounds:
+            try:
+                self._ready = self._work(self._next)
+                self._backend.prepare(self._ready)
+            except Exception as error:
+                self._ready = error
+
+    def take(self) -> Work:
+        """The work of the next round."""
+        self.prepare()
+        ready, self._ready, self._next = self._ready, None, self._next + 1
+        if isinstance(ready, Exception):
+            raise ready
+        assert ready is not None
+        return ready
+
+
+def expected(population: Clients, schedule: Schedule, rounds: int) -> backends.Expected:
+    """What a run will ask of a back end."""
+    sizes = population.sizes[population.sizes > 0]
+    return backends.Expected(population, schedule.cohort_size, rounds, schedule.lengths(sizes))
 
 
 def _check(problem: Any, initial: Any, run_dir: Any, on_round: Any, participation: Any, drift: Any) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 
 from fedmime.algorithms.algorithm import Algorithm, State
-from fedmime.engine import scratch, traced
-from fedmime.engine.again import Asked, again, keep
-from fedmime.engine.ahead import go_on
+from fedmime.engine import backends
+from fedmime.engine.backends.backend import Problem
 from fedmime.engine.cohort import Cohort
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory
-from fedmime.engine.plan import Layout
-from fedmime.engine.round import Info, Problem, assemble, begin, default_layout, placed
+from fedmime.engine.round import Info, play, work_of
 from fedmime.errors import ConfigError, DataError
-from fedmime.numbers import flag, made, offers, random_key, started
+from fedmime.numbers import at_round, flag, made, offers, random_key, started
 
 
 def run_round(
@@ -25,29 +25,19 @@ def run_round(
     key: jax.Array | None = None,
     *,
     memory: ClientMemory | None = None,
-    devices: int | None = None,
     drift: bool = False,
-    layout: Layout | None = None,
+    backend: backends.Choice = "local",
+    devices: int | None = None,
 ) -> tuple[State, Info]:
     """Run one round of an algorithm on a cohort and return the next state and what happened.
-
-    As JAX's own functions do, it may return before the devices have computed the round: whoever looks at the state or
-    at what happened waits for them.
 
     Args:
         key: where the clients' random numbers (dropout) come from; each takes `fold_in(key, round, client, step)`.
         memory: where clients of stateful algorithms keep their values; by default in the state itself.
-        devices: how many local devices to use; all by default.
         drift: also measure the mean of ‖y − x‖² over all local steps.
-        layout: the padded sizes to share between rounds.
+        backend: where clients run: `"local"`, `"reference"`, or one of `fm.backends`.
+        devices: how many local devices to use; all by default.
     """
-    wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
-    asked = Asked(algorithm, problem, key, devices, drift, wide, scratch.usable())
-    plain = layout is None and memory is None
-    if plain and isinstance(state, State) and isinstance(cohort, Cohort):
-        ready = again(asked, state, cohort)
-        if ready is not None:
-            return go_on(begin(ready, state))
     made("run_round", "algorithm", algorithm, Algorithm, "come from fm.algorithms")
     offers("run_round", "problem", problem, ("name", "loss", "factors", "chunk", "check"), "come from fm.models")
     made("run_round", "state", state, State, "come from algorithm.init(params)")
@@ -57,7 +47,7 @@ def run_round(
     if memory is not None:
         offers("run_round", "memory", memory, ("read", "write"), "be a client memory")
     flag("run_round", "drift", drift)
-    if jax.tree.structure(state.server) != traced.server_structure(algorithm, state.server.x):
+    if jax.tree.structure(state.server) != _server_structure(algorithm, state.server.x):
         kinds = f"init of this very {type(algorithm).__name__}, got a {type(state.server).__name__}"
         raise ConfigError(f"run_round: state must come from the {kinds} of another algorithm or base")
     started("run_round", "params", state.server.x.tree, getattr(problem, "init", None))
@@ -68,11 +58,19 @@ def run_round(
         )
     if not cohort.members:
         raise DataError("run_round: the cohort has no client; give at least one")
-    options = {"devices": devices, "drift": drift, "layout": layout or default_layout(problem, devices)}
-    options["intake"] = None if layout is None else Intake(problem.check)
-    ready = assemble(algorithm, problem, state.server, state.round, cohort, key, **options)
-    state = placed(state, devices)
-    after = go_on(begin(ready, state, memory))
-    if plain:  # only now is it known that it can be run
-        keep(asked, state, cohort, ready)
-    return after
+    if algorithm.local_steps and not cohort.training:
+        raise DataError("run_round: the cohort has no client that trains")
+    if algorithm.split and not any(m.probes and not m.steps for m in cohort.members):
+        raise DataError("run_round: split cohorts need clients that only send gradients; give them as full=[...]")
+    specification = backends.chosen("run_round", backend, devices)
+    running = specification.start(problem, state.server.x.tree, intake=Intake(problem.check), drift=drift)
+    if algorithm.pooled:
+        cohort = cohort.pooled()
+    key = jax.random.key(0) if key is None else key
+    work = work_of(algorithm, state.server, state.round, cohort, key)
+    return play(running, work, state if memory is None else state._replace(memory=memory), drift=drift)
+
+
+def _server_structure(algorithm: Algorithm, x: Any) -> Any:
+    """How the server state of an algorithm is built around a model."""
+    return jax.tree.structure(jax.eval_shape(lambda: at_round(algorithm, 0).start(x)))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedmime.engine import identity
+from fedmime.engine import backends
 from fedmime.engine.evaluate import evaluate
 from fedmime.experiments import ablation, train
 from fedmime.experiments.reproduce_order import Order
@@ -67,7 +68,9 @@ def _once(order: Order, prepared: train.Prepared, scale: Scale, facts: dict[str,
         return order.kept(facts | {"piece": [compute.__name__, *asked]}, lambda: compute(*asked))
 
     def before() -> float:
-        return evaluate(prepared.problem, start(), prepared.population.pool())["loss"]
+        model = start()
+        local = backends.local().start(prepared.problem, model)
+        return evaluate(local, model, prepared.population.pool())["loss"]
 
     return {
         "before": kept(before),

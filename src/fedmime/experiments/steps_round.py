@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmime.engine import simulate
+from fedmime.engine import backends, simulate
 from fedmime.engine.evaluate import evaluate
 from fedmime.experiments import recipes
 from fedmime.experiments.setting import Optimizer
@@ -39,6 +39,7 @@ def losses(
 ) -> list[list[float | None]]:
     """The training loss after one round of K local steps from x: for every cohort and K."""
     pool = prepared.population.pool()
+    local = backends.local().start(prepared.problem, x)
     setting = dataclasses.replace(prepared.setting, eta=eta, **METHODS[method])
     algorithm = recipes.algorithm(setting)
     rounds = algorithm.gradient_rounds + 1
@@ -49,7 +50,7 @@ def losses(
             algorithm, prepared.problem, prepared.population, rounds, cohort, setting.batch,
             steps=steps, seed=seed, initial=x, evaluate_every=rounds + 1,
         )  # fmt: skip
-        loss = evaluate(prepared.problem, run.params, pool)["loss"]
+        loss = evaluate(local, run.params, pool)["loss"]
         tick()
         return loss if np.isfinite(loss) else None
 

@@ -10,13 +10,14 @@ import jax
 import numpy as np
 
 from fedmime.algorithms.algorithm import params
-from fedmime.engine import Gate, Info, Participation, identity
-from fedmime.engine.ahead import Layouts
+from fedmime.engine import Gate, Info, Participation, backends, identity
+from fedmime.engine.backends.backend import Work
 from fedmime.engine.evaluate import evaluate
 from fedmime.engine.intake import Intake
-from fedmime.engine.round import Ready, assemble, default_layout, owned, placed, run_ready, shapes, with_numbers
+from fedmime.engine.round import play, work_of
 from fedmime.engine.schedule import Schedule
-from fedmime.engine.simulate import reserve
+from fedmime.engine.simulate import Prefetch, expected
+from fedmime.numbers import at_round
 from fedmime.errors import ConfigError, Stopped
 from fedmime.experiments import grid as grids
 from fedmime.experiments.setting import Setting, plain
@@ -50,18 +51,20 @@ class Lockstep:
         self._schedule = Schedule(s.cohort, s.batch, s.epochs, s.steps, s.seed, s.weights, taking)
         self._key = jax.random.key(s.seed)
         self._evaluations, self._shelf, self._stop = frozenset(evaluations), shelf, stop
-        self._layout = default_layout(self._problem, None)
-        reserve(self._layout, first.algorithm, self._population, self._schedule, max(self._evaluations, default=1))
-        self._intake = Intake(self._problem.check, once=not first.algorithm.pooled)
         model = self._problem.init(jax.random.fold_in(self._key, 0))
-        self._shapes = shapes(first.algorithm.init(model).server)
+        rounds = max(self._evaluations, default=1)
+        self._backend = backends.local().start(
+            self._problem,
+            model,
+            intake=Intake(self._problem.check, once=not first.algorithm.pooled),
+            expected=None if first.algorithm.pooled else expected(self._population, self._schedule, rounds),
+        )
+        self._server = first.algorithm.init(model).server
         data = identity.data(self._population)
         self.trials = [Trial(point, _name(each.setting, data)) for each, point in zip(prepared, values, strict=True)]
         for trial, algorithm in zip(self.trials, self._algorithms, strict=True):
-            start = owned(algorithm.init(model), None)
+            start = algorithm.init(model)
             self._shelf.load(trial, start, jax.tree.map(np.asarray, algorithm.remember(start.server.x)))
-            assert trial.state is not None
-            trial.state = placed(trial.state, None)
 
     def advance(self, chosen: Sequence[Trial], until: int, on_round: Callable[[], None]) -> None:
         """Run trials until so many rounds are done; those that diverge stop. `on_round` is called for each round."""
@@ -70,12 +73,12 @@ class Lockstep:
             return
         saved = time.monotonic()
         start = min(trial.done for trial in going)
-        layouts = Layouts(self._lay_out, start, until)
+        prefetch = Prefetch(self._work, self._backend, start, until)
         for _ in range(start, until):
-            ready = layouts.take()
+            work = prefetch.take()
             for trial in going:
-                if trial.done == ready.round and not trial.diverged:
-                    self._step(trial, ready, layouts.prepare)
+                if trial.done == work.round and not trial.diverged:
+                    self._step(trial, work, prefetch.prepare)
                     on_round()
             signal = None if self._stop is None else self._stop()
             if signal or time.monotonic() - saved > _SAVE_SECONDS:
@@ -87,14 +90,15 @@ class Lockstep:
                 break
         self._save(going)
 
-    def _step(self, trial: Trial, ready: Ready, meanwhile: Callable[[], object]) -> None:
-        algorithm = self._algorithms[self.trials.index(trial)]
+    def _step(self, trial: Trial, work: Work, meanwhile: Callable[[], object]) -> None:
+        algorithm = at_round(self._algorithms[self.trials.index(trial)], work.round)
         assert trial.state is not None
-        trial.state, info = run_ready(with_numbers(ready, algorithm), trial.state, meanwhile=meanwhile)
+        given = {"largest": self._gate.largest, "meanwhile": meanwhile}
+        trial.state, info = play(self._backend, work._replace(algorithm=algorithm), trial.state, **given)
         trial.done += 1
         self._judge(trial, info)
         if trial.done in self._evaluations and self._population.test is not None:
-            found = evaluate(self._problem, params(trial.state), self._population.test)
+            found = evaluate(self._backend, params(trial.state), self._population.test)
             trial.rounds.append(trial.done)
             trial.accuracy.append(found["accuracy"])
             trial.loss.append(found["loss"])
@@ -105,14 +109,9 @@ class Lockstep:
             trial.abandoned = trial.abandoned + 1 if info.abandoned else 0
         trial.diverged = trial.abandoned >= self._gate.patience
 
-    def _lay_out(self, t: int) -> Ready:
+    def _work(self, t: int) -> Work:
         algorithm = self._algorithms[0]
-        cohort = self._schedule.cohort(algorithm, self._population, t)
-        return assemble(
-            algorithm, self._problem, self._shapes, t, cohort, self._key,
-            devices=None, drift=False, layout=self._layout, intake=self._intake, largest=self._gate.largest,
-            donate=True,
-        )  # fmt: skip
+        return work_of(algorithm, self._server, t, self._schedule.cohort(algorithm, self._population, t), self._key)
 
     def _save(self, trials: Iterable[Trial]) -> None:
         for trial in trials:

@@ -1,6 +1,6 @@
 """Learning problems: models and losses as pure functions of plain pytrees."""
 
-from fedmime import cores
+from fedmime import devices
 from fedmime.models.convolutional import cnn
 from fedmime.models.equinox_modules import from_equinox
 from fedmime.models.flax_modules import from_flax
@@ -8,7 +8,7 @@ from fedmime.models.perceptron import logistic, mlp
 from fedmime.models.problem import Factors, Problem, from_functions
 from fedmime.models.recurrent import char_lstm, word_lstm
 
-cores.use_all()  # before anything starts JAX
+devices.use_all_cores()  # before anything starts JAX
 
 __all__ = [
     "Factors",

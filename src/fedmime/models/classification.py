@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedmime import native
+from fedmime.kernels import ops
 from fedmime.models import checks
 from fedmime.models.problem import Batch, Factors, Params, Problem
 
@@ -33,12 +33,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 def loss_and_cotangent(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
     r"""The cross-entropy of each row of z [n, classes], and its derivative $\mathrm{softmax}(z) - e_y$ [n, classes]."""
-    if native.entropies(logits, labels):
-        return native.cross_entropy(logits, labels)
-    hot = one_hot(labels, logits.shape[-1])
-    log_sum = jax.nn.logsumexp(logits, axis=-1)
-    cotangent = jnp.exp(logits - log_sum[:, None]) - hot.astype(logits.dtype)
-    return log_sum - jnp.where(hot, logits, 0.0).sum(-1), cotangent
+    return ops.cross_entropy(logits, labels)
 
 
 def metrics(logits: jax.Array, labels: jax.Array) -> Metrics:

@@ -1,8 +1,7 @@
 r"""What rebuilds an example's gradient of the CNN without dropout.
 
 For the dense layers their factors, as in `factors.py`. A convolution shares its small kernel between hundreds of
-positions, so there the example's own kernel gradient is smaller than its factors, and is kept instead (18,816 numbers):
-one for each example, or one for each mini-batch where those are known beforehand.
+positions, so there the example's own kernel gradient is smaller than its factors, and is kept instead (18,816 numbers).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ CONVOLUTIONS = ("conv0", "conv1")
 
 
 class CnnFactors(NamedTuple):
-    """Kernel gradients per example, or of a whole mini-batch, and the dense layers' first input and factors."""
+    """Kernel gradients [examples, ...], and the dense layers' first input and factors."""
 
     kernels: Params
     a: Any
@@ -43,48 +42,37 @@ def cnn_factors() -> Factors:
         }
         return losses, CnnFactors(kernels, a, dense)
 
-    def record_batch(x: Params, batch: Batch, weights: jax.Array, key: jax.Array) -> tuple[jax.Array, CnnFactors]:
-        images = batch["x"].astype(x["conv0"]["w"].dtype)
-        kernels = {name: x[name] for name in CONVOLUTIONS}
+    def at(
+        y: Params, batch: Batch, weights: jax.Array
+    ) -> tuple[jax.Array, Params, jax.Array, DenseFactors]:
+        """Losses, kernel gradients summed over the mini-batch, and the dense layers' input and factors."""
+        images = batch["x"].astype(y["conv0"]["w"].dtype)
+        kernels = {name: y[name] for name in CONVOLUTIONS}
         a, pull, _ = jax.vjp(lambda kernels: _convolutions(kernels, images, None), kernels, has_aux=True)
-        losses, dense = dense_record([x["dense0"], x["dense1"]], a, batch["y"])
-        (grads,) = pull(passed_on(scaled(dense.d[0], weights), x["dense0"]["w"]))
-        return losses, CnnFactors(jax.tree.map(lambda grad: grad[None], grads), a, dense)
+        losses, dense = dense_record([y["dense0"], y["dense1"]], a, batch["y"])
+        (grads,) = pull(passed_on(scaled(dense.d[0], weights), y["dense0"]["w"]))
+        return losses, grads, a, dense
 
     def mean_grad(kept: CnnFactors, batch: Batch, weights: jax.Array) -> Params:
-        below = kept.kernels["conv1"]["b"]  # computed with the weights of dense0
-        kernels = jax.tree.map(
-            lambda each: jnp.tensordot(_shares(each, weights).astype(each.dtype), each, axes=1), kept.kernels
-        )
-        return kernels | named(dense_grads(kept.a, kept.dense, weights, below))
+        kernels = jax.tree.map(lambda each: _weighted(each, weights), kept.kernels)
+        return kernels | named(dense_grads(kept.a, kept.dense, weights))
 
     def grad_difference(
-        y: Params, batch: Batch, kept: CnnFactors | None, weights: jax.Array, scale: Any, key: jax.Array
+        y: Params, batch: Batch, kept: CnnFactors | None, weights: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Params]:
-        losses, new = record_batch(y, batch, weights, key)
-        scale, below = jnp.asarray(scale, losses.dtype), new.kernels["conv1"]["b"]
+        losses, kernels, a, dense = at(y, batch, weights)
         if kept is None:
-            grads = jax.tree.map(lambda grad: grad[0], new.kernels)
-            return losses, grads | named(dense_grads(new.a, new.dense, weights, below))
-        kernels = jax.tree.map(
-            lambda at_y, at_x: at_y[0] - at_x.weighted(scale * _shares(at_x.places, weights)), new.kernels, kept.kernels
-        )
-        pairs = zip((new.a, *new.dense.a), new.dense.d, (kept.a, *kept.dense.a), kept.dense.d, strict=True)
-        dense = [
-            joint_grad(*pair, before, weights=weights, scale=scale)
-            for pair, before in zip(pairs, (below, new.dense.d[0]), strict=True)
-        ]
-        return losses, kernels | named(dense)
+            return losses, kernels | named(dense_grads(a, dense, weights))
+        kernels = jax.tree.map(lambda at_y, at_x: at_y - _weighted(at_x, weights), kernels, kept.kernels)
+        pairs = zip((a, *dense.a), dense.d, (kept.a, *kept.dense.a), kept.dense.d, strict=True)
+        return losses, kernels | named([joint_grad(*pair, weights=weights) for pair in pairs])
 
-    return Factors(record, mean_grad, grad_difference, record_batch)
+    return Factors(record, mean_grad, grad_difference)
 
 
-def _shares(rows: jax.Array, weights: jax.Array) -> jax.Array:
-    """The weights of rows that are examples, or of the one row that is their weighted sum already.
-
-    A mini-batch of one example is both, and its weight is one.
-    """
-    return weights if len(rows) == len(weights) else jnp.ones(1, weights.dtype)
+def _weighted(each: jax.Array, weights: jax.Array) -> jax.Array:
+    """Σ wⱼ eachⱼ over the examples of each [examples, ...]."""
+    return jnp.tensordot(weights.astype(each.dtype), each, axes=1)
 
 
 def _convolutions(params: Params, images: jax.Array, shifts: Params | None) -> tuple[jax.Array, jax.Array]:

@@ -14,8 +14,6 @@ from fedmime.models.factors import perceptron_factors
 from fedmime.models.layers import dense
 from fedmime.models.problem import Params, Problem
 
-LARGE = 1 << 17  # weights of a first layer that do not stay in a core's cache together with momentum
-
 
 def logistic(input_shape: Any = (28, 28, 1), classes: int = 62) -> Problem:
     r"""Multinomial logistic regression: cross-entropy of $W x + b$, a convex problem.
@@ -54,5 +52,4 @@ def _perceptron(name: str, input_shape: tuple[int, ...], classes: int, hidden: t
             a = dense(a if i == 0 else jax.nn.relu(a), **params[f"dense{i}"])
         return a
 
-    dual = depth > 1 and widths[0] * widths[1] >= LARGE
-    return classifier(name, init, logits, input_shape, classes, perceptron_factors(depth, dual))
+    return classifier(name, init, logits, input_shape, classes, perceptron_factors(depth))

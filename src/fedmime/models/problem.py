@@ -27,25 +27,17 @@ def _no_metrics(params: Params, batch: Batch) -> dict[str, tuple[jax.Array, jax.
 class Factors:
     r"""What rebuilds an example's gradient at a fixed point x without computing it again (Mime's local steps).
 
-    `record(x, batch, key) -> (losses, kept)`: the losses per example, and a pytree whose leaves have a leading example
-    axis; together with the batch it determines every example's gradient $g_j(x)$.
+    `record(x, batch, key) -> (losses, kept)`: the losses [n], and a pytree of arrays [n, ...]; together with the batch
+    it determines the gradient $g_j(x)$ of every example j.
     `mean_grad(kept, batch, weights)`: $\sum_j w_j\, g_j(x)$.
-    `grad_difference(y, batch, kept, weights, scale, key) -> (losses at y, grads)`:
-    $\sum_j w_j\,(g_j(y) - s\, g_j(x))$, formed in one product per layer; without `kept` (None) the gradient at y alone.
-    Leaves of this `kept` are `layers.Rows`, the batch's rows of what was recorded.
-    `record_batch(x, batch, weights, key)`, where there is one, keeps less where mini-batches are known beforehand: a
-    leaf may have one row, the weighted sum over the mini-batch, instead of a row for each example.
-    `first`, where there is one, names a field and the layer that is applied to it, flattened. In local steps weights
-    "w" of this layer may come as `fedmime.dual.Dual`, and their gradient has to be a `layers.OuterSum` with the field.
-    The weights already hold the padding mask and the 1/count of a mean. Leaves of a gradient are arrays, or
-    `layers.OuterSum` where a step had better add the gradient of a dense layer to y while computing it.
+    `grad_difference(y, batch, kept, weights, key) -> (losses at y, gradient)`: $\sum_j w_j\,(g_j(y) - g_j(x))$, formed
+    in one product per layer; where `kept` is None, the gradient at y alone.
+    The weights [n] already hold the padding mask and the 1/count of a mean.
     """
 
     record: Callable[[Params, Batch, jax.Array], tuple[jax.Array, Any]]
     mean_grad: Callable[[Any, Batch, jax.Array], Params]
-    grad_difference: Callable[[Params, Batch, Any, jax.Array, Any, jax.Array], tuple[jax.Array, Params]]
-    record_batch: Callable[[Params, Batch, jax.Array, jax.Array], tuple[jax.Array, Any]] | None = None
-    first: tuple[str, str] | None = None
+    grad_difference: Callable[[Params, Batch, Any, jax.Array, jax.Array], tuple[jax.Array, Params]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +51,6 @@ class Problem:
     `check` looks at host arrays before they are trained on and raises `DataError` on labels out of range and the like.
     `factors`, where a model has them, spare Mime the second gradient of each local step.
     `chunk` is how many examples a full gradient takes at once: many for dense layers, few where activations are large.
-    `widths` is in how many programs a local step comes: with 3, mini-batches at most a third or two thirds full have
-    narrower ones of their own. Worth compiling where a step's cost goes by its examples more than by the weights.
     """
 
     name: str
@@ -70,11 +60,9 @@ class Problem:
     check: Callable[[Mapping[str, np.ndarray]], None] = _accept
     factors: Factors | None = None
     chunk: int = 128
-    widths: int = 1
 
     def __post_init__(self) -> None:
         count("problem", "chunk", self.chunk, least=1)
-        count("problem", "widths", self.widths, least=1)
 
 
 def from_functions(

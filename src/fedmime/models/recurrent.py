@@ -15,7 +15,6 @@ from fedmime.models.classification import Metrics
 from fedmime.models.problem import Batch, Params, Problem
 
 CHUNK = 20  # sequences that a full gradient takes at once
-WIDTHS = 3  # of a step's program: clients have few sequences, so that many mini-batches are short
 
 
 def char_lstm(
@@ -100,4 +99,4 @@ def _lstm(
     def check(fields: Mapping[str, np.ndarray]) -> None:
         checks.tokens(name, fields, vocabulary)
 
-    return Problem(name, init, loss, measure, check, chunk=CHUNK, widths=WIDTHS)
+    return Problem(name, init, loss, measure, check, chunk=CHUNK)

@@ -1,6 +1,6 @@
 """Base optimizers: B = (U, V), one file each."""
 
-from fedmime import cores
+from fedmime import devices
 from fedmime.optimizers.adafactor import adafactor
 from fedmime.optimizers.adagrad import adagrad
 from fedmime.optimizers.adam import adam, rmsprop
@@ -11,7 +11,7 @@ from fedmime.optimizers.sgd import sgd
 from fedmime.optimizers.sm3 import sm3
 from fedmime.optimizers.yogi import yogi
 
-cores.use_all()  # before anything starts JAX
+devices.use_all_cores()  # before anything starts JAX
 
 __all__ = [
     "BaseOptimizer",

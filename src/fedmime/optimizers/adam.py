@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import jax.numpy as jnp
 
 from fedmime.numbers import NON_NEGATIVE, UNIT, Number, Value, checked, flag, number, recipe, static
-from fedmime.optimizers.base import Adaptive, AdaptiveState, Averaging, BaseOptimizer
-from fedmime.vector import Vector, at_least, full, sqrt
+from fedmime.optimizers.base import Adaptive, AdaptiveState, Affine, Averaging
+from fedmime.vector import Vector, at_least, full, sqrt, zeros
 
 
 @recipe
@@ -33,8 +31,11 @@ class Adam(Averaging):
             return super().update(g, s)
         return self._corrected(g, s, s.v, jnp.maximum(s.count, 1))
 
-    def fixed(self, s: AdaptiveState, x: Vector, c: Vector | None = None) -> Callable[[Vector], Vector]:
-        return super().fixed(s, x, c) if s.count is None else BaseOptimizer.fixed(self, s, x, c)
+    def affine(self, s: AdaptiveState, x: Vector) -> Affine:
+        if s.count is None:
+            return super().affine(s, x)
+        offset = self.update(zeros(x), s)
+        return self.update(full(x, 1.0), s) - offset, offset
 
     def ahead(self, g: Vector, s: AdaptiveState, x: Vector) -> Vector:
         if s.count is None:

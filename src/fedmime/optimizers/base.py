@@ -17,6 +17,7 @@ Statistics = Any
 Apply = Literal["frozen", "lookahead"]
 Direction = Callable[[Vector, Statistics, Vector], Vector]
 RoundDirection = Callable[[Vector, Vector], Vector]
+Affine = tuple[Any, Vector]  # (scale, offset) of U(g, s) = scale ⊙ g + offset; the scale is a number or a vector
 
 
 class BaseOptimizer(abc.ABC):
@@ -24,8 +25,6 @@ class BaseOptimizer(abc.ABC):
 
     linear: ClassVar[bool] = True
     """Whether `update` is linear in g for fixed statistics (up to the constant momentum part)."""
-    entrywise: ClassVar[bool] = True
-    """Whether every entry of `update` depends on the same entry of g alone."""
     adaptive: ClassVar[bool] = False
     """Whether `update` divides by its statistics, so that they must have seen a gradient first."""
 
@@ -51,16 +50,23 @@ class BaseOptimizer(abc.ABC):
         del x  # the point reached so far, for transformations with weight decay
         return self.update(g, s)
 
-    def fixed(self, s: Statistics, x: Vector, c: Vector | None = None) -> Callable[[Vector], Vector]:
-        """The map g ↦ U(c + g, s) for models like x. Optimizers compute here, once, what no step changes."""
-        return lambda g: self.update(g if c is None else c + g, s)
+    def affine(self, s: Statistics, x: Vector) -> Affine | None:
+        """(scale, offset) with U(g, s) = scale ⊙ g + offset for models shaped like x; None where U has no such form.
 
-    def from_server(self, apply: str, s: Statistics, x: Vector, c: Vector | None = None) -> RoundDirection:
-        """The map (g, y) ↦ U(c + g, s) that clients at y apply while the server's statistics s stay as they are."""
-        if apply == "frozen":
-            U = self.fixed(s, x, c)
-            return lambda g, _: U(g)
-        return lambda g, y: self.ahead(g if c is None else c + g, s, y)
+        While the server's statistics are fixed, this pair is all that a client needs to know of the optimizer.
+        """
+        del s, x
+        return None
+
+    def for_round(self, apply: str, s: Statistics, x: Vector) -> RoundDirection:
+        """The map (g, y) ↦ U(g, s) that clients at y apply while the server's statistics s are fixed."""
+        if apply == "lookahead":
+            return lambda g, y: self.ahead(g, s, y)
+        affine = self.affine(s, x)
+        if affine is None:
+            return lambda g, _: self.update(g, s)
+        scale, offset = affine
+        return lambda g, _: scale * g + offset
 
     def direction(self, apply: str) -> Direction:
         """How a client applies this optimizer: `frozen` uses s as it is, `lookahead` the whole optimizer from s."""
@@ -109,9 +115,8 @@ class Adaptive(BaseOptimizer):
     def update(self, g: Vector, s: AdaptiveState) -> Vector:
         return self.smooth(g, s) / self.denominator(s, g)
 
-    def fixed(self, s: AdaptiveState, x: Vector, c: Vector | None = None) -> Callable[[Vector], Vector]:
-        offset, scale = self.update(zeros(x) if c is None else c, s), self.share / self.denominator(s, x)
-        return lambda g: offset + scale * g
+    def affine(self, s: AdaptiveState, x: Vector) -> Affine:
+        return self.share / self.denominator(s, x), self.update(zeros(x), s)
 
     def track(self, g: Vector, s: AdaptiveState) -> AdaptiveState:
         count = None if s.count is None else s.count + 1
@@ -141,8 +146,6 @@ class Averaging(Adaptive):
 @recipe
 class Custom(BaseOptimizer):
     """A base optimizer of the user's own functions."""
-
-    entrywise: ClassVar[bool] = False
 
     init_function: Callable[[Vector], Statistics] = static()
     update_function: Callable[[Vector, Statistics], Vector] = static()

@@ -1,9 +1,7 @@
 """Momentum as an exponential moving average of gradients."""
 
-from collections.abc import Callable
-
 from fedmime.numbers import UNIT, Number, Value, checked, number, recipe
-from fedmime.optimizers.base import BaseOptimizer
+from fedmime.optimizers.base import Affine, BaseOptimizer
 from fedmime.vector import Vector, zeros
 
 
@@ -19,9 +17,8 @@ class Momentum(BaseOptimizer):
     def update(self, g: Vector, s: Vector) -> Vector:
         return (1 - self.beta) * g + self.beta * s
 
-    def fixed(self, s: Vector, x: Vector, c: Vector | None = None) -> Callable[[Vector], Vector]:
-        offset = self.beta * s if c is None else self.update(c, s)
-        return lambda g: offset + (1 - self.beta) * g
+    def affine(self, s: Vector, x: Vector) -> Affine:
+        return 1 - self.beta, self.beta * s
 
     def track(self, g: Vector, s: Vector) -> Vector:
         return self.update(g, s)

@@ -1,8 +1,8 @@
 """Gradient descent: no statistics at all."""
 
 from fedmime.numbers import recipe
-from fedmime.optimizers.base import BaseOptimizer
-from fedmime.vector import Vector
+from fedmime.optimizers.base import Affine, BaseOptimizer
+from fedmime.vector import Vector, zeros
 
 
 @recipe
@@ -14,6 +14,9 @@ class SGD(BaseOptimizer):
 
     def update(self, g: Vector, s: tuple[()]) -> Vector:
         return g
+
+    def affine(self, s: tuple[()], x: Vector) -> Affine:
+        return 1.0, zeros(x)
 
     def track(self, g: Vector, s: tuple[()]) -> tuple[()]:
         return ()

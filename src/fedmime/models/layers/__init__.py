@@ -16,15 +16,12 @@ Hessian-vector products taken forward over reverse work; `jax.jvp` of the functi
 """
 
 from fedmime.models.layers.convolution import conv2d
-from fedmime.models.layers.linear import OuterSum, dense, embedding, outer_sum, passed_on
+from fedmime.models.layers.linear import dense, embedding, outer_sum, passed_on
 from fedmime.models.layers.noise import dropout
 from fedmime.models.layers.pooling import max_pool2x2
 from fedmime.models.layers.recurrence import lstm
-from fedmime.rows import Rows
 
 __all__ = [
-    "OuterSum",
-    "Rows",
     "conv2d",
     "dense",
     "dropout",

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from fedmime import native
-from fedmime.dual import Outer
+from fedmime.kernels import ops
 from fedmime.models.layers.bilinear import Pair, bilinear
-from fedmime.rows import Rows
-from fedmime.vector import Scalar, weighted_sum
 
 
 def dense(x: jax.Array, w: jax.Array, b: jax.Array | None = None) -> jax.Array:
@@ -47,56 +40,19 @@ _matmul.defvjp(_matmul_forward, _matmul_backward)
 @bilinear
 def inner_products(x: jax.Array, w: jax.Array) -> jax.Array:
     """The product x w^T for x [n, in], w [out, in]."""
-    if native.multiplies(x, w):
-        return native.inner_products(x, w)
-    return lax.dot_general(x, w, (((1,), (1,)), ((), ())))
+    return ops.inner_products(x, w)
 
 
 @bilinear
 def passed_on(d: jax.Array, w: jax.Array) -> jax.Array:
     """The product d w for d [n, out], w [out, in]: the cotangent of a `dense` layer's input."""
-    return native.products(d, w) if native.passes_on(d, w) else d @ w
+    return ops.products(d, w)
 
 
 @bilinear
 def outer_sum(d: jax.Array, a: jax.Array) -> jax.Array:
-    r"""$\sum_j d_j a_j^\top$ for d [n, out], a [n, in]: the weight gradient of `dense`, as one product.
-
-    For a mini-batch, the barrier makes XLA:CPU store the small transposed operand instead of walking it with a stride.
-    """
-    if native.adds_outer(d, a):
-        return native.outer_sum(d, a)
-    small = d.shape[0] <= 32
-    return (lax.optimization_barrier(d.T) if small else d.T) @ a
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class OuterSum(Outer):
-    """The `outer_sum` of d and a, to be added to other arrays while it is computed; and of `more`, a d and its rows a.
-
-    Other arrays that were computed with the layer's weights are named in `after`, so that the weights can be written
-    over in place.
-    """
-
-    d: jax.Array
-    a: jax.Array
-    after: tuple[jax.Array, ...] = ()
-    more: tuple[jax.Array, Rows] | None = None
-
-    def formed(self, scale: Scalar, terms: Sequence[tuple[Scalar, jax.Array]]) -> jax.Array:
-        """One pass over the arrays, the sum of the products never stored by itself."""
-        scale, arrays = jnp.asarray(scale, self.d.dtype), [array for _, array in terms]
-        more = () if self.more is None else (scale * self.more[0], self.more[1].table, self.more[1].places)
-        if not arrays or not native.adds_outer(self.d, self.a, arrays, more):
-            return weighted_sum([*terms, (1.0, self._alone(scale))])
-        scales = jnp.stack([jnp.asarray(s, self.d.dtype) for s, _ in terms])
-        return native.add_outer(scale * self.d, self.a, scales, arrays, self.after, more)
-
-    def _alone(self, scale: jax.Array) -> jax.Array:
-        d, a = self.d, self.a
-        if self.more is not None:
-            d, a = jnp.concatenate([d, self.more[0]]), jnp.concatenate([a, self.more[1].taken()])
-        return outer_sum(scale * d, a)
+    r"""$\sum_j d_j a_j^\top$ for d [n, out], a [n, in]: the weight gradient of `dense`, as one product."""
+    return ops.outer_sum(d, a)
 
 
 def embedding(tokens: jax.Array, table: jax.Array) -> jax.Array:

@@ -6,7 +6,7 @@ $c_t = \sigma(f)\, c_{t-1} + \sigma(i) \tanh(g)$, $h_t = \sigma(o) \tanh(c_t)$.
 The products $x_t W$ of all steps are one matrix product before the loop. The backward loop only collects
 $\partial z_t$; each weight gradient is then one product over time and batch, where autodiff would add up one small
 product per step. $\sigma(z) = \frac12 + \frac12 \tanh(z/2)$, so that the four gates take one vectorised tanh.
-Where `fedmime.native` has kernels, both loops run there.
+Where `fedmime.kernels` has kernels, both loops run there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fedmime import native
+from fedmime.kernels import ops
 from fedmime.models.layers.linear import inner_products, outer_sum, passed_on
 
 Pair = tuple[jax.Array, jax.Array]
@@ -42,7 +42,7 @@ def _run(x: jax.Array, w: jax.Array, u: jax.Array, b: jax.Array) -> Triple:
 @jax.custom_jvp
 def _unroll(z: jax.Array, u: jax.Array, b: jax.Array) -> Triple:
     """The loop over time, for z = x W [time, batch, 4 hidden]."""
-    return native.lstm_forward(z, u, b) if native.unrolls(z, u, b) else _unroll_xla(z, u, b)
+    return ops.lstm_forward(z, u, b) or _unroll_xla(z, u, b)
 
 
 @_unroll.defjvp
@@ -92,9 +92,8 @@ def _backward(saved: Saved, d: jax.Array) -> tuple[jax.Array, jax.Array, jax.Arr
 @jax.custom_jvp
 def _unroll_backward(d: jax.Array, gates: jax.Array, c: jax.Array, u: jax.Array) -> jax.Array:
     """The loop over time, backwards: the cotangent of z for the cotangent d of the outputs."""
-    if native.unrolls_back(d, gates, c, u):
-        return native.lstm_backward(d, gates, c, u)
-    return _unroll_backward_xla(d, gates, c, u)
+    dz = ops.lstm_backward(d, gates, c, u)
+    return _unroll_backward_xla(d, gates, c, u) if dz is None else dz
 
 
 @_unroll_backward.defjvp

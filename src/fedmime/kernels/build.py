@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import hashlib
@@ -11,11 +10,9 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -24,18 +21,11 @@ from fedmime.files import user_cache, whole_file
 SWITCH = "FEDMIME_NATIVE"
 _SOURCES = {
     "convolution.c": ("convolve", "kernel_gradient"),
-    "cores.c": ("settled",),
-    "dual.c": ("dual_begin", "dual_products"),
     "entropy.c": ("cross_entropy",),
-    "linear.c": ("inner_products", "outer_sum", "outer_sum_of_rows", "outer_sum_of_some", "products"),
+    "linear.c": ("inner_products", "outer_sum", "products"),
     "matrix.c": (),
-    "meeting.c": ("begun", "total"),
-    "memory.c": ("unfilled",),
-    "panels.c": ("panel_products", "panels"),
-    "queue.c": ("next",),
     "recurrence.c": ("lstm_backward", "lstm_forward"),
-    "rows.c": ("take", "weighted_rows"),
-    "sums.c": ("choose", "dot", "put", "squared_distance", "weighted_sum"),
+    "rows.c": ("take",),
 }
 _HEADERS = ("matrix.h", "vectors.h")
 KERNELS = tuple(kernel for kernels in _SOURCES.values() for kernel in kernels)
@@ -56,40 +46,6 @@ def ready() -> bool:
 def status() -> str:
     """Where the kernels are, or why there are none."""
     return str(_load())
-
-
-@contextlib.contextmanager
-def beside(cores: int) -> Iterator[None]:
-    """While the calling thread works beside devices with so many cores of their own: they let it, it can `give_way`."""
-    tell = _function("beside")
-    if cores:
-        tell(cores)
-    try:
-        yield
-    finally:
-        if cores:
-            tell(0)
-
-
-def at_work(enough: int = 0, milliseconds: int = 20) -> int:
-    """How many devices have `begun` since the process did; before there are enough, wait for some milliseconds."""
-    return _function("at_work", ctypes.c_int64)(ctypes.c_int64(enough), ctypes.c_int64(milliseconds)) or 0
-
-
-def give_way() -> None:
-    """Between parts of such work: go on to another device's core after a while, so that none is slowed most."""
-    _function("give_way")()
-
-
-@functools.cache
-def _function(name: str, gives: Any = ctypes.c_int) -> Callable[..., Any]:
-    """A function of the library that is no kernel; without one, a function that does nothing."""
-    path = _load()
-    if not isinstance(path, Path):
-        return lambda *_: None
-    function = getattr(ctypes.CDLL(str(path)), target(name))
-    function.restype = gives
-    return function
 
 
 @functools.cache

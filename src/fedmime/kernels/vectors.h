@@ -3,7 +3,6 @@
 
 #include <stdint.h>
 #include <string.h>
-#include <time.h>
 
 #ifdef __AVX512F__
 #include <immintrin.h>
@@ -156,21 +155,6 @@ INLINE vec vtanh(vec x) {
 }
 INLINE vec sigmoid(vec x) { return 0.5f + 0.5f * vtanh(0.5f * x); }
 
-INLINE int64_t nanoseconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
-
-/* A device's thread gives the host's its turn, if that works on the same core; see cores.c. Once in every local step. */
-void let_host_work(void);
-
-/* A device has nothing more to do on its core; see cores.c. */
-void leave_home(int device);
-
-/* A device's thread is at work; see meeting.c. */
-void sign_of_life(void);
-
 /* What XLA hands over. */
 INLINE XLA_FFI_Buffer *argument(XLA_FFI_CallFrame *frame, int i) { return frame->args.args[i]; }
 INLINE XLA_FFI_Buffer *result(XLA_FFI_CallFrame *frame, int i) { return frame->rets.rets[i]; }
@@ -178,11 +162,6 @@ INLINE int64_t elements(const XLA_FFI_Buffer *buffer) {
     int64_t n = 1;
     for (int64_t i = 0; i < buffer->rank; i++) n *= buffer->dims[i];
     return n;
-}
-
-INLINE int64_t bytes(const XLA_FFI_Buffer *buffer) {
-    int wide = buffer->dtype == XLA_FFI_DataType_F64 || buffer->dtype == XLA_FFI_DataType_S64;
-    return elements(buffer) * (wide ? 8 : 4);
 }
 
 /* Before the first call XLA asks which version of its interface a function was built for. */
@@ -205,13 +184,6 @@ INLINE XLA_FFI_Error *failure(XLA_FFI_CallFrame *frame, const char *message, XLA
     return frame->api->XLA_FFI_Error_Create(&why);
 }
 
-/* The number of the run of a program that a call belongs to. */
-INLINE XLA_FFI_Error *find_run(XLA_FFI_CallFrame *frame, int64_t *run) {
-    XLA_FFI_RunId_Get_Args asked = {.struct_size = XLA_FFI_RunId_Get_Args_STRUCT_SIZE, .ctx = frame->ctx};
-    XLA_FFI_Error *error = frame->api->XLA_FFI_RunId_Get(&asked);
-    *run = asked.run_id;
-    return error;
-}
 INLINE XLA_FFI_Error *no_memory(XLA_FFI_CallFrame *frame) {
     return failure(frame, "fedmime: no memory for a kernel's scratch space", XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
 }

@@ -105,27 +105,6 @@ XLA_FFI_Error *fedmime_outer_sum(XLA_FFI_CallFrame *frame) {
     return NULL;
 }
 
-/* args: another d [m, out], a table [n, in] and places [m] in it, then as above; rets: the same with their products. */
-XLA_FFI_Error *fedmime_outer_sum_of_rows(XLA_FFI_CallFrame *frame) {
-    if (asks_version(frame)) return NULL;
-    int64_t count = argument(frame, 0)->dims[0], n = argument(frame, 1)->dims[0], in = argument(frame, 1)->dims[1];
-    const float *table = argument(frame, 1)->data, *rows[count];
-    const int32_t *places = argument(frame, 2)->data;
-    for (int64_t k = 0; k < count; k++) rows[k] = table + within(places[k], n) * in;
-    more_rows more = {count, argument(frame, 0)->data, rows};
-    outer_sum(frame, 3, argument(frame, 3)->dims[0], &more);
-    return NULL;
-}
-
-/* args: how many of the rows of d and a there are, then as above with at least one term; rets: the same of those. */
-XLA_FFI_Error *fedmime_outer_sum_of_some(XLA_FFI_CallFrame *frame) {
-    if (asks_version(frame)) return NULL;
-    int64_t count = *(const int32_t *)argument(frame, 0)->data;
-    more_rows none = {0};
-    outer_sum(frame, 1, count > 0 ? count : 0, &none);
-    return NULL;
-}
-
 #define EVEN(i) 2 * (i)
 #define ODD(i) 2 * (i) + 1
 #define SAME(i) i

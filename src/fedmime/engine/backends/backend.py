@@ -1,0 +1,148 @@
+"""The seam between a round and the place where clients run.
+
+A back end answers for clients and for nothing else: `round.py` draws the cohort's work, asks a back end for gradients and
+for training, and does the server's part itself. Every back end runs the same algorithm text and gives the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from fedmime.algorithms.abstract import Anchor
+from fedmime.algorithms.algorithm import Algorithm, Message
+from fedmime.engine.cohort import Cohort
+from fedmime.engine.memory import ClientMemory
+from fedmime.vector import Vector
+
+PROBE_STREAM = 1 << 30
+"""Full gradients draw their random numbers from streams PROBE_STREAM + 0, 1, ...; local step k draws from stream k."""
+
+
+class Work(NamedTuple):
+    """One round's work for the clients, without data and without state that only the server may see."""
+
+    algorithm: Algorithm
+    """With this round's numbers in place of schedules."""
+    round: int
+    cohort: Cohort
+    updates: np.ndarray
+    """[members] w_i, the share of each member's update in the mean; a part of a cohort keeps the shares of the whole."""
+    gradients: np.ndarray
+    """[members] w_j, the share of each member's full gradient in the mean."""
+    key: jax.Array
+    """The round's random key, fold_in(run's key, round); a client uses fold_in(key, client, step)."""
+    pick: int
+    """The local step, counted over the whole cohort, whose iterate is drawn for algorithms that ask for one; or -1."""
+    anchor: Anchor
+    """How local steps use gradient differences, so that phase 1 can keep what phase 2 needs."""
+
+
+class Factors(Protocol):
+    """What rebuilds an example's gradient at a fixed point; see `fedmime.models.problem.Factors`."""
+
+    @property
+    def record(self) -> Callable[..., tuple[jax.Array, Any]]: ...
+    @property
+    def mean_grad(self) -> Callable[..., Any]: ...
+    @property
+    def grad_difference(self) -> Callable[..., tuple[jax.Array, Any]]: ...
+
+
+class Problem(Protocol):
+    """What a back end needs of a problem; see `fedmime.models.problem.Problem`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def loss(self) -> Callable[[Any, Any, jax.Array], jax.Array]: ...
+    @property
+    def metrics(self) -> Callable[[Any, Any], dict[str, tuple[jax.Array, jax.Array]]]: ...
+    @property
+    def check(self) -> Callable[[Mapping[str, np.ndarray]], None]: ...
+    @property
+    def factors(self) -> Factors | None: ...
+    @property
+    def chunk(self) -> int: ...
+
+
+class Figures(NamedTuple):
+    """Scalars that clients add up beside their messages."""
+
+    weight: Any
+    loss: Any
+    drift: Any
+    steps: Any
+    weighted_steps: Any
+
+
+class Totals(NamedTuple):
+    """Sums over the clients of one part of the cohort whose replies were accepted."""
+
+    send: Any
+    """Σ wᵢ · Reply.send"""
+    add: Any
+    """Σ Reply.add"""
+    figures: Figures
+
+
+class Answer(NamedTuple):
+    """What a back end answers. Arrays may still be computed on the devices; `refused` waits for them."""
+
+    gradients: tuple[Vector, ...]
+    """Σ wⱼ ∇fⱼ(point) for each point that was asked."""
+    share: float
+    """Σ wⱼ of the clients in these sums: less than one where a client was left out."""
+    totals: Totals | None
+    """Sums of the replies; None where nobody trained."""
+    refused: Callable[[], Mapping[int, str]]
+    """Clients that were left out of the sums, by position in the population, each with the reason."""
+
+
+class Backend(Protocol):
+    """Where clients run."""
+
+    memory: ClientMemory | None
+    """What clients keep between rounds, for algorithms whose clients keep anything."""
+
+    def prepare(self, work: Work) -> None:
+        """Read and lay out the data of a round ahead of time. Calling it is optional."""
+        ...
+
+    def ask(
+        self, work: Work, points: tuple[Vector, ...] = (), message: Message | None = None, bound: Any = np.inf
+    ) -> Answer:
+        """Ask the cohort for full gradients at `points`, and if a `message` is given, for training from it.
+
+        What phase 1 kept of the gradients stays with the back end until phase 2 of the same round. A reply whose
+        update is not finite or longer than `bound` is refused.
+        """
+        ...
+
+    def settle(self, work: Work, accepted: bool) -> None:
+        """End a round. Clients keep their new values only if the server accepted it."""
+        ...
+
+    def metrics(self, params: Any, batch: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """The value and the weight of every metric for each example of a batch."""
+        ...
+
+
+EXPLODED = "its update was not finite, or longer than the gate lets through"
+
+
+def covers_itself(cohort: Cohort) -> bool:
+    """Whether the full gradient is asked of the clients that train, whose mini-batches hold each example once."""
+    return cohort.each_once and all(m.steps and m.probes for m in cohort.members)
+
+
+def follows_steps(work: Work, random: bool) -> bool:
+    """Whether full gradients go through the mini-batches of local steps, with the random numbers of those.
+
+    With dropout, the difference of two gradients of a mini-batch is meaningful only under the same mask. Where it is
+    possible, the mean gradient c uses these masks as well, so that corrections cancel exactly at the anchor.
+    """
+    return random and work.anchor.used and covers_itself(work.cohort)

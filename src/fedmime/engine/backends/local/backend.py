@@ -1,0 +1,278 @@
+"""The default back end: compiled programs on the devices of this process."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from fedmime.algorithms.algorithm import Message
+from fedmime.engine.backends import Expected
+from fedmime.engine.backends.backend import EXPLODED, Answer, Problem, Work, covers_itself, follows_steps
+from fedmime.engine.backends.local import programs
+from fedmime.engine.backends.local.devices import REPLICATED, SHARDED, add_parts, lanes, mesh, replicate, shard
+from fedmime.engine.backends.local.layout import Layout, Loaded, Tables
+from fedmime.engine.backends.local.pool import Pool
+from fedmime.engine.backends.randomized import draws_random_numbers
+from fedmime.engine.cohort import Cohort, Columns, first_column
+from fedmime.engine.intake import Intake
+from fedmime.engine.memory import ClientMemory
+from fedmime.vector import Vector, nbytes
+
+WAVE_BYTES = 512 << 20  # of examples that are on the devices at the same time
+CACHE_BYTES = 4 << 30  # of gradients that one round may keep for its local steps
+
+
+class Wave(NamedTuple):
+    """Members of a cohort whose data is on the devices at the same time."""
+
+    pool: Mapping[str, jax.Array]
+    tables: Tables
+    clients: list[list[int]]
+    """The clients that each lane trains, in order."""
+
+
+class Laid(NamedTuple):
+    """A cohort whose data was looked at."""
+
+    cohort: Cohort
+    groups: list[list[int]]
+    """Places in the cohort of the members of each wave; nearly always one wave."""
+    wave: Wave | None
+    """The only wave, laid out on the devices; None where there are several."""
+    refused: dict[int, str]
+    """Clients whose data cannot be used, each with the reason."""
+    share: float
+    """The sum of the gradient shares of all others."""
+    trains: bool
+    """Whether anybody is left that trains."""
+    options: programs.Options
+    random: bool
+    """Whether the loss draws random numbers."""
+
+
+class LocalBackend:
+    """Clients as compiled loops, spread over the local devices.
+
+    Args:
+        problem: what clients train.
+        model: the model, or its shapes.
+        devices: how many local devices to use; all by default.
+        intake: looks at clients' data before it is used.
+        drift: also measure the mean of ‖y − x‖² over all local steps.
+        layout: padded sizes of the tables, to share between back ends.
+        expected: what a run will ask for; its tables are then sized for all rounds.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        model: Any,
+        devices: int | None,
+        intake: Intake,
+        drift: bool,
+        layout: Layout | None = None,
+        expected: Expected | None = None,
+    ) -> None:
+        self.memory: ClientMemory | None = None
+        self._problem, self._model, self._intake, self._drift = problem, model, intake, drift
+        self._mesh = mesh(devices)
+        self._layout = layout or Layout(self._mesh.size * lanes(), problem.chunk)
+        self._pool = None
+        if expected is not None:
+            sizes = expected.population.sizes
+            self._layout.reserve(sizes[sizes > 0], expected.steps, expected.cohort_size)
+            self._pool = Pool.of(expected.population, expected.rounds, expected.cohort_size, self._mesh)
+        self._laid: dict[int, Laid] = {}  # by round: the current one, and the next
+        self._at_anchor: Any = ()  # what the gradients of this round kept for its local steps
+        self._trained: list[tuple[Wave, Any, jax.Array]] = []  # waves with what their clients keep and who was refused
+
+    def prepare(self, work: Work) -> None:
+        """See `Backend.prepare`."""
+        self._lay_out(work)
+
+    def ask(
+        self, work: Work, points: tuple[Vector, ...] = (), message: Message | None = None, bound: Any = np.inf
+    ) -> Answer:
+        """See `Backend.ask`."""
+        laid = self._lay_out(work)
+        gradients = self._gradients(work, laid, points) if points and laid.share else ()
+        totals = self._train(work, laid, message, bound) if message is not None and laid.trains else None
+        return Answer(gradients, laid.share, totals, functools.partial(_refused, laid.refused, self._trained))
+
+    def settle(self, work: Work, accepted: bool) -> None:
+        """See `Backend.settle`."""
+        trained, self._trained, self._at_anchor = self._trained, [], ()
+        if self.memory is None or not accepted:
+            return
+        for wave, kept, refused in trained:
+            kept, refused = jax.device_get((kept, refused))
+            good = [(c, slot) for c, slot in _slots(wave) if not refused[slot]]
+            values = [jax.tree.map(lambda leaf, slot=slot: leaf[slot], kept) for _, slot in good]
+            self.memory = self.memory.write([client for client, _ in good], values)
+
+    def metrics(self, params: Any, batch: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """See `Backend.metrics`. The number of examples must be a multiple of the number of devices."""
+        return jax.device_get(_metrics(self._problem, replicate(params, self._mesh), dict(batch), self._mesh))
+
+    def _gradients(self, work: Work, laid: Laid, points: tuple[Vector, ...]) -> tuple[Vector, ...]:
+        points = replicate(points, self._mesh)
+        parts = []
+        for wave in self._waves(work, laid):
+            part, self._at_anchor = programs.gradients(
+                self._problem, points, wave.pool, wave.tables, work.key, laid.options
+            )
+            parts.append(part)
+        return add_parts(parts, self._mesh)
+
+    def _train(self, work: Work, laid: Laid, message: Message, bound: Any) -> Any:
+        message, bound = replicate((message, jnp.asarray(bound)), self._mesh)
+        parts, self._trained = [], []
+        for wave in self._waves(work, laid):
+            kept = self._kept(wave)
+            at_anchor, self._at_anchor = self._at_anchor, ()
+            totals, (kept, refused) = programs.training(
+                self._problem, work.algorithm, message, at_anchor, kept, wave.pool, wave.tables,
+                work.key, work.pick, bound, laid.options,
+            )  # fmt: skip
+            parts.append(totals)
+            self._trained.append((wave, kept, refused))
+        return add_parts(parts, self._mesh)
+
+    def _kept(self, wave: Wave) -> Any:
+        """What the clients of a wave have kept, as arrays [lanes, clients, ...]."""
+        if self.memory is None:
+            return ()
+        slots, shape = _slots(wave), wave.tables.clients.steps.shape
+        values = self.memory.read([client for client, _ in slots])
+        table = jax.tree.map(lambda leaf: np.zeros((*shape, *np.shape(leaf)), leaf.dtype), values[0])
+        for (_, slot), value in zip(slots, values, strict=True):
+            jax.tree.map(lambda all_, leaf, slot=slot: all_.__setitem__(slot, leaf), table, value)
+        return shard(table, self._mesh)
+
+    def _lay_out(self, work: Work) -> Laid:
+        laid = self._laid.get(work.round)
+        if laid is None or laid.cohort is not work.cohort:
+            laid = self._laid[work.round] = self._admit(work)
+            for old in sorted(self._laid)[:-2]:
+                del self._laid[old]
+        return laid
+
+    def _admit(self, work: Work) -> Laid:
+        """Look at the clients' data, and lay those out that can be used."""
+        cohort, refused = work.cohort, {}
+        places, nbytes_each = [], []
+        for place, member in enumerate(cohort.members):
+            columns = cohort.source.examples(place)
+            if reason := self._intake.refuses(member.client, columns):
+                refused[member.client] = reason
+            else:
+                places.append(place)
+                nbytes_each.append(sum(column.nbytes for column in columns.values()))
+        random = bool(places) and draws_random_numbers(
+            self._problem.loss, self._model, cohort.source.examples(places[0])
+        )
+        groups = _groups(places, nbytes_each)
+        laid = Laid(
+            cohort,
+            groups,
+            None,
+            refused,
+            float(work.gradients[places].sum()),
+            any(cohort.members[place].steps for place in places),
+            self._options(work, random, len(groups)),
+            random,
+        )
+        return laid._replace(wave=self._wave(work, laid, groups[0])) if len(groups) == 1 else laid
+
+    def _options(self, work: Work, random: bool, groups: int) -> programs.Options:
+        """How gradients at the anchor are found depends on the cohort, never on the number of devices."""
+        cohort, anchor = work.cohort, work.anchor
+        keep = None
+        if anchor.point is not None and groups == 1 and all(m.probes for m in cohort.training):
+            if self._problem.factors is not None:
+                keep = "factors"
+            elif covers_itself(cohort) and nbytes(self._model) * cohort.steps <= CACHE_BYTES:
+                keep = "cache"
+        return programs.Options(
+            self._mesh,
+            self._layout.lanes // self._mesh.size,
+            self._layout.chunk,
+            keep,
+            follows_steps(work, random),
+            anchor.point,
+            anchor.start,
+            self._drift,
+        )
+
+    def _waves(self, work: Work, laid: Laid) -> Iterator[Wave]:
+        """The waves of a round. One that holds the whole cohort is laid out once, others when their turn comes."""
+        if laid.wave is not None:
+            yield laid.wave
+        else:
+            for group in laid.groups:
+                yield self._wave(work, laid, group)
+
+    def _wave(self, work: Work, laid: Laid, group: list[int]) -> Wave:
+        source = work.cohort.source
+        columns = [source.examples(place) for place in group]
+        members = [work.cohort.members[place] for place in group]
+        if self._pool is not None:
+            pool, starts = self._pool.columns, [self._pool.starts[m.client] for m in members]
+        else:
+            pool, starts = self._copied(columns)
+        loaded = [
+            Loaded(place, m.client, len(first_column(c)), start, source.batches(place) if m.steps else None, m.probes, m.before)
+            for place, m, c, start in zip(group, members, columns, starts, strict=True)
+        ]
+        tables, training = self._layout.tables(work, loaded, by_client=laid.random)
+        return Wave(pool, shard(tables, self._mesh), [[m.client for m in lane] for lane in training])
+
+    def _copied(self, columns: Sequence[Columns]) -> tuple[Mapping[str, jax.Array], list[int]]:
+        """The examples of some clients one after another on the devices, and where those of each begin."""
+        *starts, end = itertools.accumulate((len(first_column(c)) for c in columns), initial=0)
+        size = self._layout.size("pool", end)
+        pool = {}
+        for name, like in columns[0].items():
+            pool[name] = np.empty((size, *like.shape[1:]), like.dtype)  # no table points at the rows left unfilled
+            np.concatenate([c[name] for c in columns], out=pool[name][:end])
+        return replicate(pool, self._mesh), starts
+
+
+def _groups(places: Sequence[int], nbytes_each: Sequence[int]) -> list[list[int]]:
+    """Consecutive members in groups whose examples fit on the devices together."""
+    groups: list[list[int]] = []
+    load = 0
+    for place, size in zip(places, nbytes_each, strict=True):
+        if not groups or load + size > WAVE_BYTES:
+            groups.append([])
+            load = 0
+        groups[-1].append(place)
+        load += size
+    return groups
+
+
+def _slots(wave: Wave) -> list[tuple[int, tuple[int, int]]]:
+    """The clients of a wave, each with its place (lane, number) in arrays [lanes, clients, ...]."""
+    return [(client, (i, j)) for i, lane in enumerate(wave.clients) for j, client in enumerate(lane)]
+
+
+def _refused(before: Mapping[int, str], trained: Sequence[tuple[Wave, Any, jax.Array]]) -> dict[int, str]:
+    """Clients that were left out, by their data or by their reply."""
+    found = dict(before)
+    for wave, _, refused in trained:
+        flags = np.asarray(refused)
+        found |= {client: EXPLODED for client, slot in _slots(wave) if flags[slot]}
+    return found
+
+
+@functools.partial(jax.jit, static_argnames=("problem", "mesh"))
+def _metrics(problem: Problem, params: Any, batch: Any, mesh: Mesh) -> dict[str, tuple[jax.Array, jax.Array]]:
+    specs = {"mesh": mesh, "in_specs": (REPLICATED, SHARDED), "out_specs": SHARDED, "check_vma": False}
+    return jax.shard_map(problem.metrics, **specs)(params, batch)

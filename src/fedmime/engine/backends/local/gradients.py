@@ -1,0 +1,194 @@
+"""Gradients inside the compiled programs: full gradients of a lane's clients, and what they keep for local steps.
+
+A local step of Mime needs the gradient of its mini-batch at y and at the anchor x. There are three ways to the second:
+
+- `factors`: while the full gradient at x goes through the examples, it keeps of each example what rebuilds its
+  gradient (see `fedmime.models.problem.Factors`);
+- `cache`: where every example is in exactly one mini-batch of the round, the full gradient goes through the mini-batches
+  and keeps the gradient of each;
+- `twice`: the step computes a second gradient.
+
+The choice is the engine's; algorithms only ask for `Client.grad_difference`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedmime.engine.backends.backend import PROBE_STREAM, Problem
+from fedmime.engine.backends.local.layout import Tables
+from fedmime.kernels import ops
+from fedmime.vector import Vector, zeros
+
+T = TypeVar("T")
+
+
+class Examples(NamedTuple):
+    """A mini-batch, or a chunk of examples, padded to a fixed width."""
+
+    fields: Mapping[str, jax.Array]
+    """Columns [width, ...]; padding repeats a real row."""
+    weights: jax.Array
+    """[width] weight of each example in the sum; zero for padding."""
+    real: jax.Array
+    """[width] false for padding."""
+    key: jax.Array
+    rows: jax.Array
+    """[width] which of the lane's examples."""
+    step: jax.Array
+    """Row of the mini-batch in `Tables.rows`; for a chunk, its number."""
+
+
+class Lane(NamedTuple):
+    """What one lane of a device works on."""
+
+    problem: Problem
+    pool: Mapping[str, jax.Array]
+    """All examples, columns [examples of the pool, ...]."""
+    tables: Tables
+    key: jax.Array
+    """The round's."""
+    chunk: int
+    """Examples that a full gradient takes at once."""
+
+    def chunk_of(self, i: jax.Array) -> Examples:
+        """The i-th chunk of the lane's examples, each weighted as its client's full gradient is."""
+        start, count, owner, number = (column[i] for column in self.tables.chunks)
+        offsets = jnp.arange(self.chunk)
+        rows = start + jnp.minimum(offsets, count - 1)
+        real = offsets < count
+        key = jax.random.fold_in(jax.random.fold_in(self.key, owner), PROBE_STREAM + number)
+        return Examples(self._gather(rows), jnp.where(real, self.tables.weights[rows], 0), real, key, rows, i)
+
+    def batch(self, client: jax.Array, k: jax.Array, dtype: Any) -> Examples:
+        """The k-th mini-batch of a client; its examples weigh 1/count, so that sums are means."""
+        step = self.tables.clients.first[client] + k
+        rows, count = self.tables.rows[step], self.tables.counts[step]
+        real = jnp.arange(rows.shape[0]) < count
+        key = jax.random.fold_in(jax.random.fold_in(self.key, self.tables.clients.client[client]), k)
+        return Examples(self._gather(rows), real.astype(dtype) / count.astype(dtype), real, key, rows, step)
+
+    def _gather(self, rows: jax.Array) -> dict[str, jax.Array]:
+        places = self.tables.places[rows]
+        return {name: ops.take(column, places) for name, column in self.pool.items()}
+
+
+class Kept(NamedTuple):
+    """What the full gradient at the anchor kept for local steps."""
+
+    how: str
+    """`factors` or `cache`."""
+    losses: jax.Array
+    """[examples] with factors, [steps] with cached gradients: the loss at the anchor."""
+    tables: Any
+    """Pytree of arrays with the same leading axis: factors of each example, or the gradient of each mini-batch."""
+
+
+def loss_and_grad(problem: Problem, y: Vector, examples: Examples) -> tuple[jax.Array, Vector]:
+    """The weighted sum of the examples' losses at y, and its gradient."""
+    if problem.factors is None:
+        loss, grad = jax.value_and_grad(_weighted_loss, argnums=1)(problem, y.tree, examples)
+        return loss, Vector(grad)
+    losses, grad = problem.factors.grad_difference(y.tree, examples.fields, None, examples.weights, examples.key)
+    return _weighted(losses, examples), Vector(grad)
+
+
+def _weighted_loss(problem: Problem, params: Any, examples: Examples) -> jax.Array:
+    return _weighted(problem.loss(params, examples.fields, examples.key), examples)
+
+
+def _weighted(losses: jax.Array, examples: Examples) -> jax.Array:
+    """Padding cannot leak into the sum: its losses are replaced, not multiplied by zero."""
+    return jnp.sum(jnp.where(examples.real, losses, 0) * examples.weights.astype(losses.dtype))
+
+
+def loss_and_difference(
+    problem: Problem, y: Vector, x: Vector, examples: Examples, kept: Kept | None
+) -> tuple[jax.Array, Vector]:
+    """The loss of a mini-batch at y, and its gradient at y minus the one at the anchor x."""
+    if kept is None:
+        loss, at_y = loss_and_grad(problem, y, examples)
+        return loss, at_y - loss_and_grad(problem, x, examples)[1]
+    if kept.how == "cache":
+        loss, at_y = loss_and_grad(problem, y, examples)
+        return loss, at_y - Vector(jax.tree.map(lambda leaf: leaf[examples.step], kept.tables))
+    assert problem.factors is not None
+    factors = jax.tree.map(lambda leaf: ops.take(leaf, examples.rows), kept.tables)
+    losses, grad = problem.factors.grad_difference(
+        y.tree, examples.fields, factors, examples.weights, examples.key
+    )
+    return _weighted(losses, examples), Vector(grad)
+
+
+def loss_at_anchor(examples: Examples, kept: Kept) -> jax.Array:
+    """The loss of a mini-batch at the anchor, where it was kept."""
+    if kept.how == "cache":
+        return kept.losses[examples.step]
+    return _weighted(kept.losses[examples.rows], examples)
+
+
+def full_gradient(lane: Lane, point: Vector) -> Vector:
+    """The lane's part of the mean full gradient: large batches over the union of its clients' examples."""
+
+    def add(i: jax.Array, total: Vector) -> Vector:
+        return total + loss_and_grad(lane.problem, point, lane.chunk_of(i))[1]
+
+    return lax.fori_loop(0, lane.tables.chunk_count, add, zeros(point))
+
+
+def full_gradient_with_factors(lane: Lane, point: Vector) -> tuple[Vector, Kept]:
+    """The same; it keeps the factors of every example."""
+    rules = lane.problem.factors
+    assert rules is not None
+
+    def record(i: jax.Array) -> tuple[Examples, jax.Array, Any]:
+        examples = lane.chunk_of(i)
+        return examples, *rules.record(point.tree, examples.fields, examples.key)
+
+    def add(i: jax.Array, carry: tuple[Vector, Any]) -> tuple[Vector, Any]:
+        total, kept = carry
+        examples, losses, factors = record(i)
+        total = total + Vector(rules.mean_grad(factors, examples.fields, examples.weights))
+        start = lane.tables.chunks.start[i]
+        return total, jax.tree.map(
+            lambda table, new: lax.dynamic_update_slice_in_dim(table, new, start, 0), kept, (losses, factors)
+        )
+
+    _, losses, factors = jax.eval_shape(record, jnp.zeros((), jnp.int32))
+    length = lane.tables.places.shape[0] + lane.chunk  # the padding of the last chunk is written, too
+    blank = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape[1:]), leaf.dtype), (losses, factors))
+    total, kept = lax.fori_loop(0, lane.tables.chunk_count, add, (zeros(point), blank))
+    return total, Kept("factors", *kept)
+
+
+def full_gradient_by_steps(lane: Lane, point: Vector, *, keep: bool) -> tuple[Vector, Kept | None]:
+    """The same from the clients' own mini-batches, of which every example is in exactly one.
+
+    With `keep` the gradient of every mini-batch is kept. Losses with random numbers draw those of the local steps.
+    """
+    tables = lane.tables
+    dtype = jax.tree.leaves(point)[0].dtype
+
+    def of_client(i: jax.Array, carry: Any) -> Any:
+        def add(k: jax.Array, carry: Any) -> Any:
+            total, kept = carry
+            examples = lane.batch(i, k, dtype)
+            loss, grad = loss_and_grad(lane.problem, point, examples)
+            share = tables.weights[examples.rows[0]] * tables.counts[examples.step]  # w_j · count / n_j
+            if keep:
+                new = (loss.astype(dtype), grad.tree)
+                kept = jax.tree.map(lambda table, row: table.at[examples.step].set(row), kept, new)
+            return total + share * grad, kept
+
+        return lax.fori_loop(0, tables.clients.steps[i], add, carry)
+
+    steps = tables.counts.shape[0]
+    blank = jax.tree.map(lambda leaf: jnp.zeros((steps, *leaf.shape), leaf.dtype), (jnp.zeros((), dtype), point.tree))
+    start = (zeros(point), blank if keep else ())
+    total, kept = lax.fori_loop(0, tables.client_count, of_client, start)
+    return total, Kept("cache", *kept) if keep else None

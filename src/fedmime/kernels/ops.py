@@ -1,0 +1,163 @@
+"""The registry of operations that have a kernel in C: each is defined here once, in JAX and, where it pays, as a call.
+
+An operation is a function of arrays without derivatives; the layers that use it define those. A kernel runs for float32
+on a CPU where a C compiler was found, and only for shapes for which it is the faster one. Everything else, and
+`FEDMIME_NATIVE=0`, takes the definition in JAX. No other module knows that kernels exist.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedmime.kernels.build import ready, target
+
+Padding = tuple[tuple[int, int], tuple[int, int]]
+
+VECTOR = 16  # entries of the widest vector register: least width of dense layers, divisor of output channels
+FEW_ROWS = 32  # a mini-batch of at most so many rows is too small for the kernels where weights are narrow
+MOST_ROWS = 256  # rows whose outer products can be added to other arrays in one pass
+_CONVOLUTION = ("NHWC", "HWIO", "NHWC")
+
+
+def take(table: jax.Array, places: jax.Array) -> jax.Array:
+    """Rows of a table [n, ...] at int32 `places` [m]: [m, ...]."""
+    if not usable(table) or places.dtype != jnp.int32 or places.ndim != 1:
+        return table[places]
+    width = math.prod(table.shape[1:])
+    rows = _call("take", [(places.shape[0], width)])(table.reshape(table.shape[0], width), places)[0]
+    return rows.reshape(places.shape[0], *table.shape[1:])
+
+
+def inner_products(x: jax.Array, w: jax.Array) -> jax.Array:
+    """The product x wᵀ for x [n, in], w [out, in]: [n, out]."""
+    if x.shape[1] == w.shape[1] and _wide(x.shape[0], *w.shape) and usable(x, w):
+        return _call("inner_products", [(x.shape[0], w.shape[0])])(x, w)[0]
+    return lax.dot_general(x, w, (((1,), (1,)), ((), ())))
+
+
+def products(d: jax.Array, w: jax.Array) -> jax.Array:
+    """The product d w for d [n, out], w [out, in]: [n, in]."""
+    if d.shape[1] == w.shape[0] and _wide(d.shape[0], *w.shape) and usable(d, w):
+        return _call("products", [(d.shape[0], w.shape[1])])(d, w)[0]
+    return d @ w
+
+
+def outer_sum(d: jax.Array, a: jax.Array) -> jax.Array:
+    """The product dᵀ a for d [n, out], a [n, in]: the weight gradient [out, in] of a dense layer.
+
+    For a mini-batch, the barrier makes XLA:CPU store the small transposed operand instead of walking it with a stride.
+    """
+    if d.shape[0] == a.shape[0] and _wide(d.shape[0], d.shape[1], a.shape[1]) and usable(d, a):
+        return _call("outer_sum", [(d.shape[1], a.shape[1])])(d, a)[0]
+    return (lax.optimization_barrier(d.T) if d.shape[0] <= FEW_ROWS else d.T) @ a
+
+
+def cross_entropy(z: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """log Σ exp(z) − z at the label for each row of z [n, classes]: [n], and its derivative in z: [n, classes]."""
+    if jnp.issubdtype(labels.dtype, jnp.integer) and labels.shape == z.shape[:1] and usable(z):
+        losses, d = _call("cross_entropy", [z.shape[:1], z.shape])(z, labels.astype(jnp.int32))
+        return losses, d
+    hot = labels[:, None] == jnp.arange(z.shape[-1], dtype=labels.dtype)
+    log_sum = jax.nn.logsumexp(z, axis=-1)
+    return log_sum - jnp.where(hot, z, 0.0).sum(-1), jnp.exp(z - log_sum[:, None]) - hot.astype(z.dtype)
+
+
+def convolve(x: jax.Array, kernel: jax.Array, pads: Padding) -> jax.Array:
+    """x [batch, height, width, in] convolved with a kernel [height, width, in, out], stride 1."""
+    slid = _slid(x.shape[1:3], kernel.shape[:2], pads)
+    if x.shape[3] == kernel.shape[2] and min(slid) > 0 and _in_vectors(kernel, pads) and usable(x, kernel):
+        return _call("convolve", [(x.shape[0], *slid, kernel.shape[3])])(x, kernel)[0]
+    return lax.conv_general_dilated(x, kernel, (1, 1), pads, dimension_numbers=_CONVOLUTION)
+
+
+def kernel_gradient(x: jax.Array, d: jax.Array, pads: Padding) -> jax.Array:
+    """The cotangent [height, width, in, out] of a convolution's kernel, for images x and the cotangent d of the output.
+
+    On a CPU, XLA takes one example after another, whose images stay in its cache: a third faster than all at once.
+    """
+    if _correlates(x, d, pads):
+        return _call("kernel_gradient", [_kernel_shape(x, d, pads)])(x, d)[0]
+
+    def by_example(x: jax.Array, d: jax.Array) -> jax.Array:
+        def add(total: jax.Array, one: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+            return total + _correlate(one[0][None], one[1][None], pads), None
+
+        like = jax.eval_shape(lambda: _correlate(x, d, pads))
+        return lax.scan(add, jnp.zeros(like.shape, like.dtype), (x, d))[0]
+
+    at_once = lambda x, d: _correlate(x, d, pads)
+    return lax.platform_dependent(x, d, cpu=by_example, default=at_once).transpose(1, 2, 0, 3)
+
+
+def kernel_gradients(x: jax.Array, d: jax.Array, pads: Padding) -> jax.Array:
+    """The same for every example by itself: [batch, height, width, in, out]."""
+    if _correlates(x, d, pads):
+        return _call("kernel_gradient", [(x.shape[0], *_kernel_shape(x, d, pads))])(x, d)[0]
+    each = lax.map(lambda one: _correlate(one[0][None], one[1][None], pads), (x, d))
+    return each.transpose(0, 2, 3, 1, 4)
+
+
+def lstm_forward(z: jax.Array, u: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array] | None:
+    """Outputs and cells [time, batch, hidden] and opened gates [time, batch, 4 hidden] of an LSTM layer.
+
+    z [time, batch, 4 hidden] holds the inputs' products. None where no kernel can run it: the layer has its own loop.
+    """
+    hidden = u.shape[0]
+    if u.shape != (hidden, 4 * hidden) or not z.shape[2:] == b.shape == (4 * hidden,) or not usable(z, u, b):
+        return None
+    outputs = (*z.shape[:2], hidden)
+    h, c, gates = _call("lstm_forward", [outputs, outputs, z.shape], {0: 2})(z, u, b)
+    return h, c, gates
+
+
+def lstm_backward(d: jax.Array, gates: jax.Array, c: jax.Array, u: jax.Array) -> jax.Array | None:
+    """The cotangent of z [time, batch, 4 hidden] for the cotangent d of the outputs; None where no kernel can run it."""
+    time, batch, hidden = c.shape
+    fits = d.shape == c.shape and gates.shape == (time, batch, 4 * hidden) and u.shape == (hidden, 4 * hidden)
+    return _call("lstm_backward", [gates.shape], {1: 0})(d, gates, c, u)[0] if fits and usable(d, gates, c, u) else None
+
+
+def usable(*arrays: jax.Array) -> bool:
+    """Whether kernels can take such arrays on this machine; shapes that do not match are left to XLA's messages."""
+    return all(a.dtype == jnp.float32 and a.size for a in arrays) and ready()
+
+
+def _call(kernel: str, shapes: Sequence[tuple[int, ...]], aliases: dict[int, int] | None = None) -> Any:
+    results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    return jax.ffi.ffi_call(target(kernel), results, vmap_method="sequential", input_output_aliases=aliases)
+
+
+def _wide(rows: int, *widths: int) -> bool:
+    """Whether weights are wide enough for whole vectors, or there are rows enough to be worth packing."""
+    return rows > FEW_ROWS or min(widths) >= VECTOR
+
+
+def _correlates(x: jax.Array, d: jax.Array, pads: Padding) -> bool:
+    fits = x.shape[0] == d.shape[0] and min(_slid(x.shape[1:3], d.shape[1:3], pads)) > 0
+    return fits and _in_vectors(d, pads) and usable(x, d)
+
+
+def _correlate(x: jax.Array, d: jax.Array, pads: Padding) -> jax.Array:
+    """The kernel's cotangent as a plain convolution [in, height, width, out]: channels and batch exchange their roles."""
+    images = lax.optimization_barrier(x.transpose(3, 1, 2, 0))
+    kernels = lax.optimization_barrier(d.transpose(1, 2, 0, 3))
+    return lax.conv_general_dilated(images, kernels, (1, 1), pads, dimension_numbers=_CONVOLUTION)
+
+
+def _kernel_shape(x: jax.Array, d: jax.Array, pads: Padding) -> tuple[int, ...]:
+    return (*_slid(x.shape[1:3], d.shape[1:3], pads), x.shape[3], d.shape[3])
+
+
+def _slid(size: Sequence[int], window: Sequence[int], pads: Padding) -> tuple[int, ...]:
+    """How many positions a window has in an image that is padded."""
+    return tuple(n + sum(pad) - k + 1 for n, k, pad in zip(size, window, pads, strict=True))
+
+
+def _in_vectors(other: jax.Array, pads: Padding) -> bool:
+    return other.shape[-1] % VECTOR == 0 and all(before == after >= 0 for before, after in pads)
