@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
+from fedmime.engine.contract import check_metrics
 from fedmime.engine.devices import AXIS, EVERYWHERE, SPREAD, everywhere, mesh
 
 BATCH = 1024
@@ -50,6 +51,8 @@ def _means(
     sums: dict[str, np.ndarray] = {}
     done = 0
     on = _where(params)
+    if parts:
+        check_metrics(problem, params, parts[0])
     params = jax.device_put(params, everywhere(on))
     width = -(-min(BATCH, 1 << max(len(group) - 1, 0).bit_length()) // on.size) * on.size
     for batch in _batches(parts, width):

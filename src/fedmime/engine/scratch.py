@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from fedmime import native
 from fedmime.engine.devices import SPREAD
 from fedmime.engine.gradients import unfilled
-from fedmime.engine.traced import hashable
+from fedmime.engine.kinds import hashable
 from fedmime.vector import nbytes
 
 LARGEST = 512 << 20  # bytes that are held between rounds

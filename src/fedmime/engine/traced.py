@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,14 +11,17 @@ from jax.extend.core import Var
 
 from fedmime.algorithms.algorithm import Algorithm
 from fedmime.engine.cohort import Columns
+from fedmime.engine.contract import traced_loss
 from fedmime.engine.gradients import LossProblem, kept_tables
+from fedmime.engine.kinds import abstract, hashable
 from fedmime.engine.plan import Sizes
 
 
 def uses_key(problem: LossProblem, params: Any, sample: Columns) -> bool:
     """Whether the loss draws random numbers, found out by tracing it once per kind of batch."""
-    row = {name: jax.ShapeDtypeStruct((1, *a.shape[1:]), jnp.result_type(a)) for name, a in sample.items()}
-    return _uses_key(problem.loss, *hashable((params, row)))
+    jaxpr = traced_loss(problem, params, sample).jaxpr
+    key = jaxpr.invars[-1]
+    return any(v is key for equation in jaxpr.eqns for v in equation.invars if isinstance(v, Var))
 
 
 def server_structure(algorithm: Algorithm, x: Any) -> Any:
@@ -41,16 +43,8 @@ def lent_tables(problem: LossProblem, control: str, params: Any, sample: Columns
 
 
 @functools.lru_cache(maxsize=64)
-def _uses_key(loss: Callable[..., Any], tree: Any, leaves: tuple[Any, ...]) -> bool:
-    params, batch = _abstract(tree, leaves)
-    jaxpr = jax.make_jaxpr(loss)(params, batch, jax.random.key(0)).jaxpr
-    key = jaxpr.invars[-1]
-    return any(v is key for equation in jaxpr.eqns for v in equation.invars if isinstance(v, Var))
-
-
-@functools.lru_cache(maxsize=64)
 def _server_structure(tree: Any, leaves: tuple[Any, ...]) -> Any:
-    return jax.tree.structure(jax.eval_shape(lambda pair: pair[0].start(pair[1]), _abstract(tree, leaves)))
+    return jax.tree.structure(jax.eval_shape(lambda pair: pair[0].start(pair[1]), abstract(tree, leaves)))
 
 
 @functools.lru_cache(maxsize=64)
@@ -62,7 +56,7 @@ def _anchored(tree: Any, leaves: tuple[Any, ...]) -> bool:
         answers.append(any(anchor is point for point in points))
 
     answers: list[bool] = []
-    jax.eval_shape(found, _abstract(tree, leaves))
+    jax.eval_shape(found, abstract(tree, leaves))
     return answers[0]
 
 
@@ -71,22 +65,4 @@ def _lent_tables(
     problem: LossProblem, control: str, tree: Any, leaves: tuple[Any, ...], row: Any, sizes: Sizes, chunk: int
 ) -> Any:
     fields = {name: jax.ShapeDtypeStruct(*kind) for name, kind in row}
-    return kept_tables(problem, control, _abstract(tree, leaves), fields, sizes, chunk)
-
-
-def hashable(tree: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A pytree's structure, shapes and dtypes; schedules among its leaves stand for numbers."""
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, tuple(_kind(leaf) for leaf in leaves)
-
-
-def _kind(leaf: Any) -> tuple[tuple[int, ...], Any]:
-    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):  # the usual case, and fast
-        return leaf.shape, leaf.dtype
-    if callable(leaf) or type(leaf) is float:
-        return (), jnp.result_type(float)
-    return jnp.shape(leaf), jnp.result_type(leaf)
-
-
-def _abstract(tree: Any, leaves: tuple[Any, ...]) -> Any:
-    return jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
+    return kept_tables(problem, control, abstract(tree, leaves), fields, sizes, chunk)
