@@ -450,8 +450,11 @@ def test_pooled_examples_must_be_finite_or_belong_to_a_client_that_can_be_left_o
     data = {"x": np.full((2, 28, 28, 1), 0.5, np.float32), "y": np.asarray([1, 7])}
     bad = data | {"x": np.full_like(data["x"], np.nan)}
     algorithm, problem = fm.algorithms.centralized(fm.optimizers.sgd(), 0.1), fm.models.logistic()
+    clients = from_arrays({"a": data, "b": bad})
+    with pytest.raises(DataError, match=r"client 'b', field 'x' has 1568 NaN .* pooled"):
+        fm.simulate(algorithm, problem, clients, rounds=9, cohort_size=2)
     with pytest.raises(DataError, match="pooled examples hold NaN or infinite numbers"):
-        fm.simulate(algorithm, problem, from_arrays({"a": data, "b": bad}), rounds=9, cohort_size=2)
+        fm.simulate(algorithm, problem, fm.data.capped(clients, 2), rounds=9, cohort_size=2)
     batches = [{name: column[:, None] for name, column in client.items()} for client in (data, bad, data)]
     state = algorithm.init(problem.init(jax.random.key(0)))
     with_it, info = fm.run_round(algorithm, problem, state, fm.Cohort.from_batches(batches))

@@ -1,57 +1,138 @@
-"""The gate before a round: data that a problem cannot take is an error, a client that is not finite is left out."""
+"""The gate before a round: data that a problem cannot take is refused, a client that is not finite is left out."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
 
 import numpy as np
 
-from fedmime.engine.cohort import Cohort, Member
+from fedmime.engine.cohort import ClientId, Cohort, Columns, Member, client_id
+from fedmime.engine.notes import notes, warnings
 from fedmime.errors import DataError
+from fedmime.validation import not_finite, unscaled
 
 Check = Callable[[Mapping[str, np.ndarray]], None]
+_FIRST = 100  # clients of a store of which the problem must fit one
+_MOST = 20  # warnings; further findings are in the run's log only
+_said_of_rounds: set[object] = set()  # by this process, of rounds outside a run
 
 
 class Intake:
-    """Looks at clients' data before they train; in a run, at each client once."""
+    """Looks at clients' data before they train, and says what it finds.
 
-    def __init__(self, check: Check, once: bool = False) -> None:
-        self._check, self._once = check, once
+    Data that the problem cannot take is an error in a single round, and before a run's first round. A run looks at
+    each client once; while it goes on, it leaves such a client out, as it does one whose numbers are not finite.
+    """
+
+    def __init__(self, check: Check, once: bool = False, said: set[object] = _said_of_rounds) -> None:
+        self._check, self._once, self._said = check, once, said
         self._sound: set[int] = set()
-        self._damaged: set[int] = set()
+        self._refused: set[int] = set()
+        self._findings: list[str] = []  # to be said
+
+    @classmethod
+    def of_run(cls, check: Check, pooled: bool) -> Self:
+        """That of a run. Examples that are pooled anew for every round are looked at in every round."""
+        return cls(check, once=not pooled, said=set())
+
+    def look_at_all(self, population: Any) -> None:
+        """Look at every client. What is found is told by `say`."""
+        for index, client, data in _clients(population):
+            self.accept(f"client {client!r}", data)
+            bad = self._judge(index, client, data)
+            if bad and not self._once:
+                raise DataError(f"client {client!r}, {bad}; pooled examples cannot do without their client")
+
+    def look_at_first(self, population: Any) -> None:
+        """Look at clients until the problem fits one; if it fits none of the first, it is the problem that is wrong."""
+        first: DataError | None = None
+        for _, client, data in itertools.islice(_clients(population), _FIRST):
+            try:
+                return self.accept(f"client {client!r}", data)
+            except DataError as error:
+                first = first or error
+        assert first is not None
+        raise first
 
     def admit(self, cohort: Cohort) -> tuple[Cohort, tuple[int, ...]]:
-        """The cohort without clients that hold NaN or infinite numbers, and the positions of those clients.
+        """The cohort without the clients that are refused, and the positions of those clients.
 
-        One such example would spoil the cohort's mean gradient before any reply could be looked at.
+        One example that is not finite would spoil the cohort's mean gradient before any reply could be looked at.
         """
         if not self._once:
-            self._sound, self._damaged = set(), set()
-        fresh = [m for m in cohort.members if m.index not in self._sound and m.index not in self._damaged]
-        for member in fresh:
+            self._sound, self._refused = set(), set()
+        for member in cohort.members:
+            if member.index in self._sound or member.index in self._refused:
+                continue
+            client = cohort.client_id(member.index)
             try:
-                self._check(member.data)
+                self.accept(f"client {client!r}", member.data)
             except DataError as error:
-                raise DataError(f"client {member.index}: {error}") from None
-            (self._sound if _finite(member) else self._damaged).add(member.index)
-        damaged = {m.index for m in cohort.members} & self._damaged
-        if not damaged:
+                if not self._once:
+                    raise
+                self._refused.add(member.index)
+                self._find(f"{error}; the client is left out")
+            else:
+                self._judge(member.index, client, member.data)
+        self.say()
+        refused = {m.index for m in cohort.members} & self._refused
+        if not refused:
             return cohort, ()
         keep = dataclasses.replace(
             cohort,
-            members=tuple(m for m in cohort.members if m.index not in damaged),
-            weights=_of(cohort.weights, cohort.training, damaged),
-            gradient_weights=_of(cohort.gradient_weights, cohort.probing, damaged),
+            members=tuple(m for m in cohort.members if m.index not in refused),
+            weights=_of(cohort.weights, cohort.training, refused),
+            gradient_weights=_of(cohort.gradient_weights, cohort.probing, refused),
         )
-        return keep, tuple(dict.fromkeys(m.index for m in cohort.members if m.index in damaged))
+        return keep, tuple(dict.fromkeys(m.index for m in cohort.members if m.index in refused))
+
+    def say(self) -> None:
+        """Tell what was found since the last time; the first findings are told on the console, too."""
+        before = len(self._said) - len(self._findings)
+        for place, finding in enumerate(self._findings, before):
+            (warnings.warning if place < _MOST else notes.info)(finding)
+        self._findings.clear()
+
+    def accept(self, whose: str, data: Columns) -> None:
+        """Raise if the problem cannot take somebody's data."""
+        for name, values in data.items():
+            if values.dtype == object:
+                raise DataError(f"{whose}: field {name!r} must hold examples of one length, got ragged ones; pad them")
+        try:
+            self._check(data)
+        except DataError as error:
+            raise DataError(f"{whose}: {error}") from None
+
+    def _judge(self, index: int, client: ClientId, data: Columns) -> str | None:
+        """What is not finite of a client, if anything. Images that were never scaled are no reason to refuse it."""
+        bad = next(not_finite(data), None)
+        (self._sound if bad is None else self._refused).add(index)
+        if bad is not None:
+            self._find(f"client {client!r}, {bad}; the client is left out")
+        for name, values in data.items():
+            floats = values.dtype.kind == "f"  # bytes are for the loss to scale
+            if floats and ("unscaled", name) not in self._said and (found := unscaled(name, values)):
+                self._find(f"client {client!r}, {found}", ("unscaled", name))
+        return bad
+
+    def _find(self, finding: str, what: object = None) -> None:
+        """Have a finding said, unless it was, or another one of the same."""
+        if (what := what or finding) not in self._said:
+            self._said.add(what)
+            self._findings.append(finding)
 
 
-def _finite(member: Member) -> bool:
-    return all(np.isfinite(a).all() for a in member.data.values() if a.dtype.kind == "f")
+def _clients(population: Any) -> Iterator[tuple[int, ClientId, Columns]]:
+    """The clients that have examples: position, id and data."""
+    ids = getattr(population, "ids", None)
+    for index in np.flatnonzero(population.sizes).tolist():
+        yield index, client_id(ids, index), population.client_at(index)
 
 
-def _of(weights: np.ndarray | None, members: tuple[Member, ...], damaged: set[int]) -> np.ndarray | None:
+def _of(weights: np.ndarray | None, members: tuple[Member, ...], refused: set[int]) -> np.ndarray | None:
     if weights is None:
         return None
-    return np.asarray([w for w, m in zip(weights, members, strict=True) if m.index not in damaged])
+    return np.asarray([w for w, m in zip(weights, members, strict=True) if m.index not in refused])

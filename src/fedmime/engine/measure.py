@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedmime.engine.cohort import ClientId, client_id
 from fedmime.engine.evaluate import MetricProblem, evaluate, evaluate_clients
 from fedmime.numbers import count
 
@@ -44,7 +45,7 @@ class Watch:
         model: Any,
         done: int,
         last: bool,
-        each_client: Callable[[int, dict[str, np.ndarray], np.ndarray], None],
+        each_client: Callable[[int, list[ClientId], dict[str, np.ndarray], np.ndarray], None],
     ) -> dict[str, float]:
         """What is due after `done` rounds; the figures of single clients go to `each_client`."""
         found: dict[str, float] = {}
@@ -55,7 +56,8 @@ class Watch:
             chosen = np.flatnonzero(held_out.sizes)
             chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), _MOST_CLIENTS)).astype(int)]
             each = evaluate_clients(problem, model, [held_out.client_at(int(i)) for i in chosen])
-            each_client(done - 1, each, held_out.sizes[chosen])
+            ids = [client_id(getattr(held_out, "ids", None), int(i)) for i in chosen]
+            each_client(done - 1, ids, each, held_out.sizes[chosen])
             for name, values in each.items():
                 found |= {
                     f"client_{name}_mean": float(values.mean()),

@@ -18,7 +18,7 @@ from fedmime import native
 from fedmime.algorithms.algorithm import Algorithm, State
 from fedmime.engine import scratch, traced
 from fedmime.engine.backends import local
-from fedmime.engine.cohort import Cohort
+from fedmime.engine.cohort import ClientId, Cohort, client_id
 from fedmime.engine.devices import default_lanes, everywhere, mesh, on_all, own_cores, spread
 from fedmime.engine.intake import Intake
 from fedmime.engine.laid import Data, Laid, laid_before, lay_out
@@ -51,7 +51,7 @@ class Info:
     primed: bool  # a gradient-only round
     abandoned: bool  # the result was not finite or exploded: the state is the old one
     clients: int  # that trained or were asked for a gradient
-    refused: tuple[int, ...]  # clients whose reply was not finite or exploded, left out of the mean
+    refused: tuple[ClientId, ...]  # clients left out of the mean: their data or reply was not finite, or it exploded
     steps: int
     examples: int
     loss: float  # mean over local steps, before each
@@ -280,9 +280,9 @@ def end(underway: Underway) -> tuple[State, Info]:
         return state, told
     abandoned = told.abandoned
     if state.memory is not None and _trains(ready) and not abandoned:
-        memory, refused = state.memory, set(told.refused)
+        memory, refused, name = state.memory, set(told.refused), ready.laid.cohort.client_id
         for plan, kept in zip(ready.laid.plans, outcome.kept, strict=True):
-            good = {client: slot for client, slot in plan.places.slots.items() if client not in refused}
+            good = {client: slot for client, slot in plan.places.slots.items() if name(client) not in refused}
             memory = memory.write(list(good), _values(jax.device_get(kept), good))
         state = state._replace(memory=memory)
     return state, told
@@ -319,7 +319,7 @@ def info(underway: Underway) -> Info:
     """What happens in a round; without figures it was abandoned before it began. It does not keep the cohort."""
     ready, figures, refused = underway.ready, underway.figures, underway.outcome.refused
     places = [plan.places for plan in ready.laid.plans] if _trains(ready) else []
-    given = (figures, ready.laid.refused, places, refused, ready.options.drift)
+    given = (figures, ready.laid.refused, places, refused, ready.laid.cohort.ids, ready.options.drift)
     return Info(
         functools.partial(_at_end, _told, *given),
         functools.partial(_at_end, _ended, figures),
@@ -351,19 +351,21 @@ def _told(
     before: tuple[int, ...],
     places: Sequence[Places],
     refusals: Sequence[jax.Array],
+    ids: Sequence[str] | None,
     drift: bool,
 ) -> dict[str, Any]:
     """What only the end of a round tells: its figures, and whom it refused, with those who were `before` it."""
     if figures is None:
         none = dict.fromkeys(("loss", "drift", "gradient_norm", "deviation"), math.nan)
-        return {"abandoned": True, "refused": before, "update_norm": 0.0, **none}
+        names = tuple(client_id(ids, client) for client in before)
+        return {"abandoned": True, "refused": names, "update_norm": 0.0, **none}
     report, refused = local.Report(*np.asarray(figures).tolist()), list(before)
     if places and report.refused:
         for part, each in zip(places, jax.device_get(refusals), strict=True):
             refused += [client for client, place in part.slots.items() if np.any(each[place])]
     return {
         "abandoned": not report.accepted,
-        "refused": tuple(refused),
+        "refused": tuple(client_id(ids, client) for client in refused),
         "loss": report.loss,
         "drift": report.drift if drift else math.nan,
         "gradient_norm": report.gradient_norm,

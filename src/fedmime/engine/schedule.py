@@ -61,7 +61,8 @@ class Schedule:
         )
         even = self.weights == "uniform"
         probing = sum(m.probes for m in members)
-        return Cohort(members, len(available), np.ones(trainers) if even else None, np.ones(probing) if even else None)
+        weights = (np.ones(trainers), np.ones(probing)) if even else (None, None)
+        return Cohort(members, len(available), *weights, ids=getattr(population, "ids", None))
 
     def _member(self, population: Clients, index: int, round_number: int, trains: bool, probes: bool) -> Member:
         native.give_way()
@@ -86,4 +87,4 @@ class Schedule:
             parts.append({name: column[picked] for name, column in data.items()})
         data = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         rows, counts = mini_batches(n, self.batch_size, self.epochs, self.steps, random)
-        return Cohort((Member(0, data, n, rows, counts),), len(available))
+        return Cohort((Member(0, data, n, rows, counts),), len(available), ids=("pooled",))

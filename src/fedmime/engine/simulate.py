@@ -17,6 +17,7 @@ from fedmime.aggregation import communication
 from fedmime.algorithms.algorithm import Algorithm, params
 from fedmime.engine import identity, record
 from fedmime.engine.ahead import Layouts, run_all
+from fedmime.engine.contract import check_metrics
 from fedmime.engine.devices import mesh
 from fedmime.engine.directory import RunDirectory
 from fedmime.engine.intake import Intake
@@ -30,7 +31,7 @@ from fedmime.engine.round import Info, Problem, Ready, assemble, default_layout,
 from fedmime.engine.run import Run
 from fedmime.engine.schedule import Clients, Schedule
 from fedmime.errors import ConfigError, DataError, Stopped
-from fedmime.numbers import choice, count, flag, floating, function, made, offers, started
+from fedmime.numbers import choice, count, flag, floating, made, offers, started
 
 _LAST_SEED = 2**63 - 1  # what JAX makes a key of
 
@@ -113,7 +114,8 @@ def simulate(
         drift: also measure the clients' mean squared distance from the server model.
     """
     schedule = _schedule(population, rounds, cohort_size, batch_size, epochs, steps, seed, weights, algorithm)
-    _check(problem, initial, run_dir, on_round, participation, drift)
+    optional = {"run_dir": run_dir, "participation": participation, "saving": saving, "gate": gate, "config": config}
+    _check(problem, initial, drift, optional | {"on_round": on_round, "stop": stop})
     if participation is not None:
         schedule = dataclasses.replace(schedule, participation=participation)
     watch, gate, saving = Watch(evaluate_every, clients_every), gate or Gate(), saving or Saving()
@@ -125,7 +127,8 @@ def simulate(
     layout = default_layout(problem, devices)
     server = shapes(state.server)
     reserve(layout, algorithm, population, schedule, rounds)
-    intake = Intake(problem.check, once=not algorithm.pooled)
+    intake = Intake.of_run(problem.check, algorithm.pooled)
+    look_before(intake, problem, server.x.tree, population)
 
     def lay_out(t: int) -> Ready:
         cohort = schedule.cohort(algorithm, population, t)
@@ -142,6 +145,7 @@ def simulate(
             state = directory.resume(state, blank)
         state = owned(state, devices)  # rounds use it up, not the caller's model
         log = stack.enter_context(Log(rounds, gate, communication.cost(algorithm, params(state)), directory))
+        intake.say()
 
         @functools.lru_cache(maxsize=1)
         def signal_in(done: int) -> int | None:
@@ -169,6 +173,20 @@ def simulate(
     return Run(record.columns(log.rows), state)
 
 
+def look_before(intake: Intake, problem: TrainableProblem, model: Any, population: Clients) -> None:
+    """Refuse before the first round what would otherwise end a run in the midst of it.
+
+    Clients in memory are all looked at; those of a store when they are drawn, since reading it all may take hours.
+    """
+    if getattr(population, "resident", False):
+        intake.look_at_all(population)
+    else:
+        intake.look_at_first(population)
+    if population.test is not None:
+        intake.accept("test set", population.test)
+        check_metrics(problem, model, population.test)
+
+
 def reserve(layout: Layout, algorithm: Algorithm, population: Clients, schedule: Schedule, rounds: int) -> None:
     """Size the tables for the cohorts to come, and see whether clients' examples can stay where they are.
 
@@ -187,18 +205,26 @@ def reserve(layout: Layout, algorithm: Algorithm, population: Clients, schedule:
         layout.pool = Pool.around([first, last], mesh(layout.devices), worth=rounds * cohort)
 
 
-def _check(problem: Any, initial: Any, run_dir: Any, on_round: Any, participation: Any, drift: Any) -> None:
-    """Check arguments that only simulate looks at."""
+_KINDS = {
+    "run_dir": (str | os.PathLike, "be a path"),
+    "participation": (Participation, "be an fm.Participation"),
+    "saving": (Saving, "be an fm.Saving"),
+    "gate": (Gate, "be an fm.Gate"),
+    "config": (Mapping, "be a dict"),
+    "on_round": (Callable, "be a function"),
+    "stop": (Callable, "be a function"),
+}
+
+
+def _check(problem: Any, initial: Any, drift: Any, optional: Mapping[str, Any]) -> None:
+    """Check arguments that only simulate looks at; `optional` are those that may be None."""
     offers("simulate", "problem", problem, ("loss", "check", "init", "metrics"), "come from fm.models")
     if initial is not None:
         started("simulate", "initial", floating("simulate", "initial", initial), problem.init)
-    if run_dir is not None:
-        made("simulate", "run_dir", run_dir, str | os.PathLike, "be a path")
-    if on_round is not None:
-        function("simulate", "on_round", on_round)
-    if participation is not None:
-        made("simulate", "participation", participation, Participation, "be an fm.Participation")
     flag("simulate", "drift", drift)
+    for name, value in optional.items():
+        if value is not None:
+            made("simulate", name, value, *_KINDS[name])
 
 
 def _schedule(

@@ -16,7 +16,7 @@ from fedmime.engine.evaluate import evaluate
 from fedmime.engine.intake import Intake
 from fedmime.engine.round import Ready, assemble, default_layout, owned, placed, run_ready, shapes, with_numbers
 from fedmime.engine.schedule import Schedule
-from fedmime.engine.simulate import reserve
+from fedmime.engine.simulate import look_before, reserve
 from fedmime.errors import ConfigError, Stopped
 from fedmime.experiments import grid as grids
 from fedmime.experiments.setting import Setting, plain
@@ -52,9 +52,11 @@ class Lockstep:
         self._evaluations, self._shelf, self._stop = frozenset(evaluations), shelf, stop
         self._layout = default_layout(self._problem, None)
         reserve(self._layout, first.algorithm, self._population, self._schedule, max(self._evaluations, default=1))
-        self._intake = Intake(self._problem.check, once=not first.algorithm.pooled)
+        self._intake = Intake.of_run(self._problem.check, first.algorithm.pooled)
         model = self._problem.init(jax.random.fold_in(self._key, 0))
         self._shapes = shapes(first.algorithm.init(model).server)
+        look_before(self._intake, self._problem, self._shapes.x.tree, self._population)
+        self._intake.say()
         data = identity.data(self._population)
         self.trials = [Trial(point, _name(each.setting, data)) for each, point in zip(prepared, values, strict=True)]
         for trial, algorithm in zip(self.trials, self._algorithms, strict=True):
