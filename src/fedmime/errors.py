@@ -19,6 +19,10 @@ class DataError(FedmimeError, ValueError):
     exit_code = 3
 
 
+class ClientError(DataError):
+    """One client's data that cannot be trained on; that of others can."""
+
+
 class Diverged(FedmimeError, ArithmeticError):
     """The server model or its statistics stopped being finite."""
 

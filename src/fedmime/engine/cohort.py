@@ -54,7 +54,8 @@ class Cohort:
     weights: np.ndarray | None = None
     gradient_weights: np.ndarray | None = None
     explicit: bool = False
-    ids: Sequence[str] | None = None  # of the population's clients, by position
+    ids: Sequence[str] | None = dataclasses.field(default=None, compare=False)  # of all clients, by position
+    unfit: Mapping[int, str] = dataclasses.field(default_factory=dict, compare=False)  # who was drawn in vain, and why
 
     def client_id(self, index: int) -> ClientId:
         """What the client at a position of the population is called."""

@@ -40,7 +40,8 @@ class Intake:
 
     def look_at_all(self, population: Any) -> None:
         """Look at every client. What is found is told by `say`."""
-        for index, client, data in _clients(population):
+        for index, client in _clients(population):
+            data = population.client_at(index)
             self.accept(f"client {client!r}", data)
             bad = self._judge(index, client, data)
             if bad and not self._once:
@@ -49,9 +50,9 @@ class Intake:
     def look_at_first(self, population: Any) -> None:
         """Look at clients until the problem fits one; if it fits none of the first, it is the problem that is wrong."""
         first: DataError | None = None
-        for _, client, data in itertools.islice(_clients(population), _FIRST):
+        for index, client in itertools.islice(_clients(population), _FIRST):
             try:
-                return self.accept(f"client {client!r}", data)
+                return self.accept(f"client {client!r}", population.client_at(index))
             except DataError as error:
                 first = first or error
         assert first is not None
@@ -73,13 +74,14 @@ class Intake:
             except DataError as error:
                 if not self._once:
                     raise
-                self._refused.add(member.index)
-                self._find(f"{error}; the client is left out")
+                self._refuse(member.index, str(error))
             else:
                 self._judge(member.index, client, member.data)
+        for index, error in cohort.unfit.items():
+            self._refuse(index, error)
         self.say()
         refused = {m.index for m in cohort.members} & self._refused
-        if not refused:
+        if not refused and not cohort.unfit:
             return cohort, ()
         keep = dataclasses.replace(
             cohort,
@@ -87,7 +89,7 @@ class Intake:
             weights=_of(cohort.weights, cohort.training, refused),
             gradient_weights=_of(cohort.gradient_weights, cohort.probing, refused),
         )
-        return keep, tuple(dict.fromkeys(m.index for m in cohort.members if m.index in refused))
+        return keep, (*dict.fromkeys(m.index for m in cohort.members if m.index in refused), *cohort.unfit)
 
     def say(self) -> None:
         """Tell what was found since the last time; the first findings are told on the console, too."""
@@ -109,14 +111,19 @@ class Intake:
     def _judge(self, index: int, client: ClientId, data: Columns) -> str | None:
         """What is not finite of a client, if anything. Images that were never scaled are no reason to refuse it."""
         bad = next(not_finite(data), None)
-        (self._sound if bad is None else self._refused).add(index)
-        if bad is not None:
-            self._find(f"client {client!r}, {bad}; the client is left out")
+        if bad is None:
+            self._sound.add(index)
+        else:
+            self._refuse(index, f"client {client!r}, {bad}")
         for name, values in data.items():
             floats = values.dtype.kind == "f"  # bytes are for the loss to scale
             if floats and ("unscaled", name) not in self._said and (found := unscaled(name, values)):
                 self._find(f"client {client!r}, {found}", ("unscaled", name))
         return bad
+
+    def _refuse(self, index: int, why: str) -> None:
+        self._refused.add(index)
+        self._find(f"{why}; the client is left out")
 
     def _find(self, finding: str, what: object = None) -> None:
         """Have a finding said, unless it was, or another one of the same."""
@@ -125,11 +132,11 @@ class Intake:
             self._findings.append(finding)
 
 
-def _clients(population: Any) -> Iterator[tuple[int, ClientId, Columns]]:
-    """The clients that have examples: position, id and data."""
+def _clients(population: Any) -> Iterator[tuple[int, ClientId]]:
+    """Positions and ids of the clients that have examples."""
     ids = getattr(population, "ids", None)
     for index in np.flatnonzero(population.sizes).tolist():
-        yield index, client_id(ids, index), population.client_at(index)
+        yield index, client_id(ids, index)
 
 
 def _of(weights: np.ndarray | None, members: tuple[Member, ...], refused: set[int]) -> np.ndarray | None:

@@ -13,6 +13,7 @@ from fedmime.algorithms.algorithm import Algorithm
 from fedmime.engine.cohort import Cohort, Member
 from fedmime.engine.participation import RELIABLE, Participation
 from fedmime.engine.sampling import generator, mini_batches
+from fedmime.errors import ClientError
 
 
 class Clients(Protocol):
@@ -53,16 +54,18 @@ class Schedule:
         if not self.participation.enough(len(drawn), self.cohort_size):
             return Cohort((), len(available))
         trainers = len(drawn) // 2 if algorithm.split else len(drawn)
-        members = tuple(
-            self._member(
-                population, int(index), round_number, trains=i < trainers, probes=not algorithm.split or i >= trainers
-            )
-            for i, index in enumerate(drawn)
-        )
-        even = self.weights == "uniform"
-        probing = sum(m.probes for m in members)
-        weights = (np.ones(trainers), np.ones(probing)) if even else (None, None)
-        return Cohort(members, len(available), *weights, ids=getattr(population, "ids", None))
+        members, unfit = [], {}
+        for i, index in enumerate(drawn.tolist()):
+            part = {"trains": i < trainers, "probes": not algorithm.split or i >= trainers}
+            try:
+                members.append(self._member(population, index, round_number, **part))
+            except ClientError as error:
+                unfit[index] = str(error)
+        cohort = Cohort(tuple(members), len(available), ids=getattr(population, "ids", None), unfit=unfit)
+        if self.weights == "examples":
+            return cohort
+        ones = {"weights": np.ones(len(cohort.training)), "gradient_weights": np.ones(len(cohort.probing))}
+        return dataclasses.replace(cohort, **ones)
 
     def _member(self, population: Clients, index: int, round_number: int, trains: bool, probes: bool) -> Member:
         native.give_way()

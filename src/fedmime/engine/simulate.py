@@ -196,12 +196,13 @@ def reserve(layout: Layout, algorithm: Algorithm, population: Clients, schedule:
         return
     there = np.flatnonzero(population.sizes)
     sizes = population.sizes[there]
-    first, last = (population.client_at(int(i)) for i in there[[0, -1]])
+    first = population.client_at(int(there[0]))
     cohort = sum(column.nbytes for column in first.values()) / sizes[0] * sizes.mean() * schedule.cohort_size
     if cohort < WAVE_BYTES / 2:
         common = leaves_some(algorithm, layout)
         layout.reserve(sizes, schedule.lengths(sizes), schedule.cohort_size, common=common)
     if getattr(population, "resident", False) and len(there) > 1:
+        last = population.client_at(int(there[-1]))
         layout.pool = Pool.around([first, last], mesh(layout.devices), worth=rounds * cohort)
 
 
