@@ -20,7 +20,7 @@ LAYERS = [
     {"engine", "data", "models", "theory"},
     {"aggregation", "algorithms"},
     {"optimizers"},
-    {"vector", "numbers", "randomness", "rows", "dual", "native", "cores", "files", "errors"},
+    {"vector", "numbers", "randomness", "rows", "dual", "native", "cores", "files", "errors", "validation"},
 ]
 WITHIN = {  # who may import whom in the same layer
     ("cli", "deploy"),
@@ -38,7 +38,17 @@ WITHIN = {  # who may import whom in the same layer
     ("files", "errors"),
 }
 EXTRAS = {"flax", "equinox", "matplotlib", "ray", "flwr", "torch"}
-PURE = ("vector.py", "numbers.py", "errors.py", "optimizers", "algorithms", "aggregation", "models", "theory")
+PURE = (
+    "vector.py",
+    "numbers.py",
+    "validation.py",
+    "errors.py",
+    "optimizers",
+    "algorithms",
+    "aggregation",
+    "models",
+    "theory",
+)
 OUTSIDE = {"os", "io", "pathlib", "socket", "urllib", "http", "subprocess", "sqlite3", "h5py", "tempfile", "shutil"}
 UNSAFE = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
 FILES = sorted(ROOT.rglob("*.py"))

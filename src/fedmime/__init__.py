@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         run_round,
         simulate,
     )
-    from fedmime.errors import CheckpointError, ClientError, ConfigError, DataError, Diverged, FedmimeError, LockError, Stopped
+    from fedmime.errors import CheckpointError, ClientFailed, ConfigError, DataError, Diverged, FedmimeError, LockError, Stopped
     from fedmime.vector import Vector
 
 _HOMES = {
@@ -44,7 +44,7 @@ _HOMES = {
         "simulate",
     ),
     "fedmime.errors": (
-        "ClientError",
+        "ClientFailed",
         "CheckpointError",
         "ConfigError",
         "DataError",
@@ -59,7 +59,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "CheckpointError",
-    "ClientError",
+    "ClientFailed",
     "Cohort",
     "ConfigError",
     "DataError",

@@ -13,16 +13,18 @@ class ConfigError(FedmimeError, ValueError):
     exit_code = 2
 
 
-class ClientError(FedmimeError):
-    """A client failed; the message names it and what it was doing."""
-
-    exit_code = 3
-
-
 class DataError(FedmimeError, ValueError):
     """Client data that cannot be trained on: wrong shapes, labels out of range, damaged files."""
 
     exit_code = 3
+
+
+class ClientError(DataError):
+    """One client's data that cannot be trained on; that of others can."""
+
+
+class ClientFailed(FedmimeError):
+    """A client's loss or algorithm raised an error; the message names the client and what it was doing."""
 
 
 class Diverged(FedmimeError, ArithmeticError):

@@ -31,6 +31,12 @@ assert not loaded, loaded
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def test_arguments_of_the_library_are_spelled_as_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--task", "emnist-logistic", "--data-dir", str(tmp_path), "--out", str(tmp_path / "run"), "--quiet"]
+    assert main(["train", *words]) == 3
+    assert capsys.readouterr().err.endswith("run `fedmime data fetch emnist` or pass --data-dir\n")
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("fedmime 0.")

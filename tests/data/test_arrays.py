@@ -42,6 +42,8 @@ def test_an_iterable_of_pairs_is_accepted() -> None:
         ({"a": {"x": 3.0}}, "client 'a', field 'x' is a single value 3.0"),
         ({"a": {"x": np.zeros((3, 2)), "y": np.zeros(4)}}, "client 'a': fields differ in length: x has 3, y has 4"),
         ({"a": {"x": np.array([None, 1])}}, "client 'a', field 'x' has dtype object"),
+        ({"a": {"x": [[[1], [2, 3]], [[1], [2]]]}}, r"client 'a', field 'x' holds \[\[\[1\], .*; sequences of"),
+        ({"a": {"x": [[1, 2], 3]}}, "client 'a', field 'x' has dtype object"),
         ({"a": {"x": np.array(["2020-01-01"], "M8[D]")}}, "field 'x' has dtype datetime64"),
         ({"a": client(2), "b": {"x": np.zeros((2, 3), np.float32)}}, r"client 'b' has fields \['x'\]"),
         ({"a": client(2), "b": client(2) | {"x": np.zeros((2, 3))}}, "client 'b', field 'x' holds float64"),
@@ -75,6 +77,13 @@ def test_text_and_sequences() -> None:
     assert population.fields["s"].ragged
     assert population.client("a")["t"].tolist() == [b"one", b"two\0"]
     assert [len(s) for s in population.client("a")["s"]] == [2, 5]
+
+
+@pytest.mark.parametrize("values", [[[1, 2], [3]], [(1, 2), (3,)], ((1, 2), [3]), [range(1, 3), np.array([3])]])
+def test_sequences_of_differing_lengths_are_any_lists(values) -> None:
+    population = from_arrays({"a": {"s": values}})
+    assert population.fields["s"].ragged
+    assert [item.tolist() for item in population.client("a")["s"]] == [[1, 2], [3]]
 
 
 def test_identity_follows_ids_contents_and_dtypes() -> None:

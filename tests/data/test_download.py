@@ -136,7 +136,7 @@ def test_without_a_network_the_message_says_what_to_do(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(DataError, match=r"cannot fetch.*--data-dir.*handwriting") as caught:
+    with pytest.raises(DataError, match=r"cannot fetch.*pass data_dir.*handwriting") as caught:
         fetch_from(f"http://127.0.0.1:{port}/", tmp_path)
     assert "\n" not in str(caught.value)
 

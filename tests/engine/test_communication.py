@@ -1,11 +1,17 @@
 """What rounds cost, counted from the messages, and the cohorts that the paper's budgets allow."""
 
+from typing import NamedTuple
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedmime as fm
-from engine.setting import a, falling, o
+from engine.setting import PROBLEM, a, falling, o, population
+from fedmime.algorithms import Algorithm, Client, Replies, Reply
+from fedmime.numbers import recipe
+from fedmime.vector import Vector
 
 cost, cohort_for_budget = fm.communication.cost, fm.communication.cohort_for_budget
 PARAMS = {"w": np.zeros((40, 30), np.float32), "b": np.zeros(30, np.float32)}
@@ -92,6 +98,42 @@ def test_nothing_is_computed() -> None:
     """A model that would not fit in memory costs as much as it says."""
     giant = {"w": jax.ShapeDtypeStruct((1 << 20, 1 << 20), np.float32)}
     assert cost(a.mime(ADAM, 0.1), giant).model_sizes == 6
+
+
+class State(NamedTuple):
+    """The server."""
+
+    x: Vector
+
+
+@recipe
+class Computing(Algorithm):
+    """An algorithm whose server computes what it asks at and what it sends, as a user's own may."""
+
+    def start(self, x: Vector) -> State:
+        return State(x)
+
+    def points(self, server: State) -> tuple[Vector, ...]:
+        return (server.x.map(lambda leaf: jnp.tanh(leaf) * jnp.linalg.norm(leaf)),)
+
+    def broadcast(self, server: State, h: tuple[Vector, ...]) -> tuple[Vector, ...]:
+        return server.x, h[0].map(jnp.sign), server.x
+
+    def local(self, message: tuple[Vector, ...], client: Client) -> Reply:
+        x, sign, _ = message
+        return Reply(send=client.descend(lambda y, batch: y - 0.1 * (client.grad(y, batch) + 0.1 * sign), x) - x)
+
+    def server(self, server: State, h: tuple[Vector, ...], replies: Replies) -> State:
+        return State(server.x + replies.mean)
+
+
+def test_an_algorithm_may_compute_what_it_sends() -> None:
+    algorithm = Computing()
+    found = cost(algorithm, PARAMS)
+    assert (found.update.down, found.update.up) == (3 * found.model_bytes, 2 * found.model_bytes)
+    run = fm.simulate(algorithm, PROBLEM, population([3, 4]), rounds=2, cohort_size=2)
+    assert np.isfinite(run.history["loss"]).all()
+    assert run.history["bytes_total"][-1] == 2 * 2 * cost(algorithm, run.params).bytes
 
 
 @pytest.mark.parametrize(

@@ -450,8 +450,11 @@ def test_pooled_examples_must_be_finite_or_belong_to_a_client_that_can_be_left_o
     data = {"x": np.full((2, 28, 28, 1), 0.5, np.float32), "y": np.asarray([1, 7])}
     bad = data | {"x": np.full_like(data["x"], np.nan)}
     algorithm, problem = fm.algorithms.centralized(fm.optimizers.sgd(), 0.1), fm.models.logistic()
+    clients = from_arrays({"a": data, "b": bad})
+    with pytest.raises(DataError, match=r"client 'b', field 'x' has 1568 NaN .* pooled"):
+        fm.simulate(algorithm, problem, clients, rounds=9, cohort_size=2)
     with pytest.raises(DataError, match="pooled examples hold NaN or infinite numbers"):
-        fm.simulate(algorithm, problem, from_arrays({"a": data, "b": bad}), rounds=9, cohort_size=2)
+        fm.simulate(algorithm, problem, capped(clients, 2), rounds=9, cohort_size=2)
     batches = [{name: column[:, None] for name, column in client.items()} for client in (data, bad, data)]
     state = algorithm.init(problem.init(jax.random.key(0)))
     with_it, info = fm.run_round(algorithm, problem, state, fm.Cohort.from_batches(batches))
@@ -476,6 +479,17 @@ def test_labels_out_of_range(label: int, tmp_path: Path, capsys: pytest.CaptureF
     code, out = verify(folder / "fed_emnist_train.h5", capsys, classes=62)
     assert code == 3
     assert str(label) in out
+
+
+def test_a_label_out_of_range_costs_its_client_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bad, refused = images({"a": 2, "b": 3, "c": 2}), []
+    bad["b"]["label"][1] = 62
+    population, algorithm = emnist(emnist_files(tmp_path, bad)), fm.algorithms.mime(fm.optimizers.sgd(), 0.1)
+    for weights in ("examples", "uniform"):
+        given = {"weights": weights, "on_round": lambda info, _: refused.append((info.refused, info.clients))}
+        fm.simulate(algorithm, fm.models.logistic(classes=62), population, rounds=2, cohort_size=3, **given)
+    assert refused == [(("b",), 2)] * 4
+    assert caplog.text.count("client 'b': label 62 is out of range") == 2  # once a run
 
 
 # 13: wrong dtype or scale

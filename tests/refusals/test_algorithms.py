@@ -94,6 +94,17 @@ def test_optax_cannot_be_frozen(name: str) -> None:
     check(wrong(lambda: getattr(a, name)(**good, apply="frozen"), "apply", "frozen"))
 
 
+@pytest.mark.parametrize("name", [*BASED, *SERVED])
+def test_transformations_of_optax_are_to_be_wrapped(name: str) -> None:
+    """Also where the rate is left out, since it is inside the transformation."""
+    adam, factory = optax.adam(1e-2), getattr(a, name)
+    calls = [lambda: factory(adam), lambda: factory(base=adam), lambda: factory(adam, 1.0)]
+    for call in [lambda: factory(**SERVED[name], server=adam)] if name in SERVED else calls:
+        with pytest.raises(fm.ConfigError, match=rf"^{name}: .* fm\.optimizers\.from_optax\(optax") as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(("name", "good"), [("mime_lite", BASE), ("mime_lite_mvr", MVR), ("mime_mvr", MVR)])
 def test_messages_name_the_factory_that_was_called(name: str, good: dict) -> None:
     with pytest.raises(fm.ConfigError, match=rf"^{name}: eta"):

@@ -49,6 +49,7 @@ RUNS = [
     *(wrong(_run(devices=v), "devices", v) for v in (0, 999, "2")),
     wrong(_run(on_round="print"), "on_round", "print"),
     wrong(_run(run_dir=3), "run_dir", 3),
+    *(wrong(_run(**{name: v}), name, v) for name in ("stop", "saving", "gate", "config") for v in (5, 0, [], "no")),
 ]
 
 
@@ -63,7 +64,7 @@ def test_schedules_are_checked_in_their_round() -> None:
 
 def test_bad_data_is_refused_in_a_run() -> None:
     bad = fm.data.from_arrays({f"c{i}": {"x": np.zeros((2, 4)), "y": np.full(2, i)} for i in range(4)})
-    check(wrong(_run(population=bad, cohort_size=4), "client 3", 3))
+    check(wrong(_run(population=bad, cohort_size=4), "client 'c3'", 3))
 
 
 PARAMS = {"w": np.zeros((4, 3))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -77,25 +78,27 @@ def _counted(algorithm: Algorithm, structure: Any, kinds: tuple[Any, ...], numbe
     algorithm = at_round(algorithm, 0)  # schedules change no shapes
     x = Vector(jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*kind) for kind in kinds]))
     server = jax.eval_shape(algorithm.start, x)
-    points = algorithm.points(server)
-    h = tuple(point.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype)) for point in points)
-    asked = Traffic(_distinct(points), nbytes(h))
-    prime = None
-    if algorithm.gradient_rounds:
-        prime_points = algorithm.prime_points(server)
-        prime = Traffic(_distinct(prime_points), sum(nbytes(point) for point in prime_points))
+    h = jax.eval_shape(algorithm.points, server)
+
+    def training(server: Any, h: Any, kept: Any) -> tuple[Any, Any]:
+        points, message = algorithm.points(server), algorithm.broadcast(server, h)
+        answer = algorithm.local(message, AbstractClient(kept))
+        return _distinct(message if algorithm.split else (points, message)), _distinct((answer.send, answer.add))
+
+    asked = _asked(algorithm.points, server)
+    prime = _asked(algorithm.prime_points, server) if algorithm.gradient_rounds else None
     if not algorithm.local_steps:
         return Cost(nbytes(x), asked, None, prime)
-    message = algorithm.broadcast(server, h)
-
-    def reply(message: Any, kept: Any) -> Any:
-        answer = algorithm.local(message, AbstractClient(kept))
-        return list(_by_identity((answer.send, answer.add)).values())
-
-    up = nbytes(jax.eval_shape(reply, message, jax.eval_shape(algorithm.remember, x)))
+    down, up = map(nbytes, jax.eval_shape(training, server, h, jax.eval_shape(algorithm.remember, x)))
     if algorithm.split:
-        return Cost(nbytes(x), Traffic(_distinct(message), up), asked, prime)
-    return Cost(nbytes(x), Traffic(_distinct((points, message)), asked.up + up), None, prime)
+        return Cost(nbytes(x), Traffic(down, up), asked, prime)
+    return Cost(nbytes(x), Traffic(down, asked.up + up), None, prime)
+
+
+def _asked(points: Callable[[Any], Any], server: Any) -> Traffic:
+    """What a client receives and sends that is asked for its full gradients at `points(server)`."""
+    down = jax.eval_shape(lambda server: _distinct(points(server)), server)
+    return Traffic(nbytes(down), nbytes(jax.eval_shape(points, server)))
 
 
 def cohort_for_budget(algorithm: Algorithm, params: Any, budget: float) -> int:
@@ -108,10 +111,6 @@ def cohort_for_budget(algorithm: Algorithm, params: Any, budget: float) -> int:
     return units
 
 
-def _by_identity(tree: Any) -> dict[int, Any]:
-    return {id(leaf): leaf for leaf in jax.tree.leaves(tree)}
-
-
-def _distinct(tree: Any) -> int:
-    """Bytes of a message whose repeated arrays are sent once."""
-    return nbytes(list(_by_identity(tree).values()))
+def _distinct(tree: Any) -> list[Any]:
+    """The arrays of a message; one that is repeated is sent once."""
+    return list({id(leaf): leaf for leaf in jax.tree.leaves(tree)}.values())

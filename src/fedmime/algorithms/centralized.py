@@ -8,7 +8,7 @@ from fedmime.algorithms.algorithm import Client, Replies, Reply
 from fedmime.algorithms.mime import MimeState, Tracking, priming
 from fedmime.numbers import POSITIVE, Number, Value, checked, number, recipe, static
 from fedmime.optimizers import BaseOptimizer
-from fedmime.optimizers.base import application, base_optimizer
+from fedmime.optimizers.base import application, takes_base
 from fedmime.vector import Vector
 
 
@@ -45,6 +45,7 @@ class Centralized(Tracking):
         return MimeState(*replies.total)
 
 
+@takes_base
 def centralized(
     base: BaseOptimizer, eta: Number, apply: str | None = None, prime_rounds: int | None = None
 ) -> Centralized:
@@ -52,5 +53,5 @@ def centralized(
 
     `apply` and `prime_rounds` as in `mime`; a textbook optimizer is `apply="lookahead"`.
     """
-    apply = application("centralized", base_optimizer("centralized", "base", base), apply)
+    apply = application("centralized", base, apply)
     return checked(Centralized(base, eta, apply, priming("centralized", base, apply, prime_rounds)))

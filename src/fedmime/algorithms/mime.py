@@ -9,7 +9,7 @@ import jax
 from fedmime.algorithms.algorithm import Algorithm, Client, Replies, Reply
 from fedmime.numbers import POSITIVE, Number, Value, checked, choice, count, flag, number, recipe, static
 from fedmime.optimizers import BaseOptimizer, Statistics
-from fedmime.optimizers.base import application, base_optimizer
+from fedmime.optimizers.base import application, takes_base
 from fedmime.vector import Vector
 
 
@@ -100,6 +100,7 @@ class Mime(Tracking):
         return (mean - offset) / scale - h[0]
 
 
+@takes_base
 def mime(
     base: BaseOptimizer,
     eta: Number,
@@ -125,6 +126,7 @@ def mime(
     return _mime("mime", True, base, eta, eta_server, apply, state, split, prime_rounds)
 
 
+@takes_base
 def mime_lite(
     base: BaseOptimizer,
     eta: Number,
@@ -139,7 +141,7 @@ def mime_lite(
 
 
 def _mime(owner, waits, base, eta, eta_server, apply, state, split, prime_rounds) -> Mime:
-    apply = application(owner, base_optimizer(owner, "base", base), apply)
+    apply = application(owner, base, apply)
     choice(owner, "state", state, ("fixed", "local"))
     rounds = priming(owner, base, apply, prime_rounds)
     return checked(Mime(base, eta, eta_server, waits, apply, state, flag(owner, "split", split), rounds), owner)

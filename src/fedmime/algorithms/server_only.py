@@ -9,7 +9,7 @@ from fedmime.algorithms.mime import MimeState, Tracking, priming
 from fedmime.algorithms.mvr import MVR, MVRState
 from fedmime.numbers import POSITIVE, UNIT, Number, Value, checked, count, number, recipe, static
 from fedmime.optimizers import BaseOptimizer
-from fedmime.optimizers.base import application, base_optimizer
+from fedmime.optimizers.base import application, takes_base
 from fedmime.vector import Vector
 
 
@@ -42,6 +42,7 @@ class ServerOnlyMVR(MVR):
         return server._replace(x=server.x - self.eta * m, x_old=server.x, m=m)
 
 
+@takes_base
 def server_only(
     base: BaseOptimizer, eta: Number, apply: str | None = None, prime_rounds: int | None = None
 ) -> ServerOnly:
@@ -49,7 +50,7 @@ def server_only(
 
     `apply` and `prime_rounds` as in `mime`.
     """
-    apply = application("server_only", base_optimizer("server_only", "base", base), apply)
+    apply = application("server_only", base, apply)
     return checked(ServerOnly(base, eta, apply, priming("server_only", base, apply, prime_rounds)))
 
 

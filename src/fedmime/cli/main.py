@@ -74,7 +74,7 @@ def _guarded(verb: Verb, name: str, words: list[str]) -> int:
         wanted = tyro.cli(verb.arguments, args=words, prog=f"fedmime {name}", description=verb.help, **given)
         return verb.run(wanted)
     except FedmimeError as error:
-        sys.stderr.write(f"fedmime: {error}\n")
+        sys.stderr.write(f"fedmime: {_spelled(str(error))}\n")
         return error.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("fedmime: interrupted\n")
@@ -82,6 +82,13 @@ def _guarded(verb: Verb, name: str, words: list[str]) -> int:
     except OSError as error:
         sys.stderr.write(f"fedmime: {error}\n")
         return IO_ERROR
+
+
+def _spelled(message: str) -> str:
+    """A message of the library with arguments spelled as options of the command line."""
+    for argument, option in (("(fresh=True)", "(--fresh)"), ("pass data_dir", "pass --data-dir")):
+        message = message.replace(argument, option)
+    return message
 
 
 def script() -> None:

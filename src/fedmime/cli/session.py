@@ -10,10 +10,10 @@ from fedmime.files import user_cache
 
 
 class _Told(logging.Handler):
-    """Tells people what the library warns of, as the command line tells everything: one line on standard error."""
+    """Tells people what libraries warn of, as the command line tells everything: one line on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        sys.stderr.write(f"fedmime: {record.getMessage()}\n")
+        sys.stderr.write(f"{record.name.partition('.')[0]}: {record.getMessage()}\n")
 
 
 _TOLD = _Told(logging.WARNING)
@@ -24,7 +24,7 @@ def start() -> None:
     import jax
 
     logging.getLogger("absl").setLevel(logging.ERROR)
-    logging.getLogger("fedmime").addHandler(_TOLD)  # a second time changes nothing
+    logging.root.addHandler(_TOLD)  # a second time changes nothing; without one, absl would add its own
     if os.environ.get("JAX_COMPILATION_CACHE_DIR") or os.environ.get("FEDMIME_NO_COMPILATION_CACHE"):
         return
     jax.config.update("jax_compilation_cache_dir", str(user_cache() / "programs"))

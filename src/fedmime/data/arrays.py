@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,10 +90,10 @@ def checked(given: Mapping[str, Any], where: str) -> tuple[Columns, dict[str, Fi
 
 def column(values: Any, where: str) -> tuple[np.ndarray, Field]:
     """One column as an array without objects other than bytes and 1-D arrays, and what it holds."""
-    if isinstance(values, list | tuple) and any(isinstance(value, np.ndarray | list | bytes | str) for value in values):
-        array = _from_list(values)
-    else:
-        array = np.asarray(values)
+    try:
+        array = _from_list(values) if isinstance(values, list | tuple) else np.asarray(values)
+    except ValueError:  # lists of unequal lengths inside of lists
+        raise DataError(f"{where} holds {values!r:.40}; sequences of differing lengths are 1-D arrays") from None
     if array.ndim == 0:
         raise DataError(f"{where} is a single value {values!r:.40}; accepted are arrays whose first axis is examples")
     if array.dtype.kind in "SU" or array.dtype == object:
@@ -118,7 +118,7 @@ def _from_list(values: list[Any] | tuple[Any, ...]) -> np.ndarray:
         try:
             return np.asarray(values)
         except ValueError:
-            values = [np.asarray(value) if isinstance(value, list) else value for value in values]
+            values = [np.asarray(value) if isinstance(value, Sequence) else value for value in values]
     array = np.empty(len(values), object)
     array[:] = values
     return array

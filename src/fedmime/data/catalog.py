@@ -157,7 +157,7 @@ def find(dataset: Published, split: str, directory: Path) -> Path:
             return directory / name
     raise DataError(
         f"{dataset.name}: no {split} file in {str(directory)!r}; looked for {', '.join(dataset.candidates(split))}; "
-        f"run `fedmime data fetch {dataset.name}` or pass --data-dir"
+        f"run `fedmime data fetch {dataset.name}` or pass data_dir"
     )
 
 

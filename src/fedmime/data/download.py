@@ -148,5 +148,5 @@ def _offline(url: str, part: Path, error: Exception) -> str:
     kept = f"; {part.stat().st_size:,} bytes are kept and will be continued" if part.exists() else ""
     return (
         f"cannot fetch {url!r}: {' '.join(str(reason).split())}{kept}; without a network, copy the file from another "
-        "machine and pass --data-dir, or use the embedded 'handwriting' or 'digits'"
+        "machine and pass data_dir, or use the embedded 'handwriting' or 'digits'"
     )

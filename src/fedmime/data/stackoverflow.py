@@ -73,7 +73,7 @@ def read_words(path: Path, vocabulary: int) -> dict[bytes, int]:
     """The ids, from 1, of the most frequent words in a `word count` file sorted by count."""
     words: dict[bytes, int] = {}
     if not path.is_file():
-        raise DataError(f"no file {str(path)!r}; run `fedmime data fetch stackoverflow` or pass --data-dir")
+        raise DataError(f"no file {str(path)!r}; run `fedmime data fetch stackoverflow` or pass data_dir")
     with require(path).open("rb") as file:
         for number, line in enumerate(file, 1):
             parts = line.rstrip(b"\r\n").rsplit(b" ", 1)

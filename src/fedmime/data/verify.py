@@ -13,6 +13,7 @@ from fedmime.data.sources import Source
 from fedmime.data.sqlite import MAGIC, Database
 from fedmime.errors import DataError
 from fedmime.files import pinned, sha256_of
+from fedmime.validation import not_finite, unscaled
 
 MOST = 20  # findings kept; the rest is counted
 _LABELS = ("y", "label", "coarse_label")
@@ -89,25 +90,12 @@ def _client(part: Population, index: int, where: str, classes: int | None, repor
     for name, values in columns.items():
         if len(values) != size:
             report.error(f"{where}, field {name!r} has {len(values)} entries; expected {size}")
-        if values.dtype.kind in "fc":
-            _finite(values, f"{where}, field {name!r}", report)
-        if name not in scaled and _looks_unscaled(values):
+        if name not in scaled and (found := unscaled(name, values)):
             scaled.add(name)
-            report.warnings.append(f"{where}, field {name!r} lies in [0, 255]; models expect [0, 1]: divide by 255")
+            report.warnings.append(f"{where}, {found}")
+    for found in not_finite(columns):
+        report.error(f"{where}, {found}")
     _labels(columns, where, classes, report)
-
-
-def _finite(values: np.ndarray, where: str, report: Report) -> None:
-    bad = int((~np.isfinite(values)).sum())
-    if bad:
-        report.error(f"{where} has {bad} NaN or infinite values of {values.size}; accepted are finite numbers")
-
-
-def _looks_unscaled(values: np.ndarray) -> bool:
-    """Whether images hold bytes, or floats that were bytes."""
-    if values.ndim < 3 or not values.size or values.dtype.kind not in "fu":
-        return False
-    return bool(values.max() > 16 and values.max() <= 255 and values.min() >= 0)
 
 
 def _labels(columns: Columns, where: str, classes: int | None, report: Report) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from fedmime.data.population import Columns, Field, Population, describe
-from fedmime.errors import ConfigError
+from fedmime.errors import ClientError, ConfigError, DataError
 from fedmime.randomness import generator
 
 _log = logging.getLogger(__name__)
@@ -29,7 +29,11 @@ def mapped(
     """
 
     def read(index: int) -> Columns:
-        return function(population.client_at(index), f"{population.name}: client {population.ids[index]!r}")
+        columns = population.client_at(index)
+        try:
+            return function(columns, f"{population.name}: client {population.ids[index]!r}")
+        except DataError as error:
+            raise ClientError(str(error)) from None
 
     identity = lambda: describe(recipe, population.identity(), test_clients and test_clients.identity())
     return Population(

@@ -20,6 +20,12 @@ from fedmime.numbers import count, quote, whole
 
 _LAST_POSITION = 2**31 - 1  # positions in the population are sent to the devices as int32
 Columns = Mapping[str, np.ndarray]
+ClientId = str | int  # a client without an id is called by its position
+
+
+def client_id(ids: Sequence[str] | None, index: int) -> ClientId:
+    """The name of the client at a position of a population."""
+    return index if ids is None else ids[index]
 
 
 class Batches(NamedTuple):
@@ -77,6 +83,12 @@ class Cohort:
     """Weights of the updates, one per member that trains; None stands for n_i."""
     gradient_weights: np.ndarray | None = None
     """Weights of the full gradients, one per member that is asked for one; None stands for n_i."""
+    ids: Sequence[str] | None = None
+    """Names of all clients of the population, by position."""
+
+    def client_id(self, index: int) -> ClientId:
+        """The name of the client at a position of the population."""
+        return client_id(self.ids, index)
 
     @functools.cached_property
     def training(self) -> tuple[Member, ...]:
@@ -167,8 +179,8 @@ class Cohort:
         probing = [] if full is None else _full(full, indices)
         sizes = [m.size for m, _, _ in probing] if len(probing) == clients else [None] * clients
         training = [
-            _member(i, index, fields, m, n, probes=full is None)
-            for i, (index, fields, m, n) in enumerate(zip(indices, batches, masks, sizes, strict=True))
+            _member(index, fields, m, n, probes=full is None)
+            for index, fields, m, n in zip(indices, batches, masks, sizes, strict=True)
         ]
         _same_fields(training, probing)
         least = max(indices) + 1
@@ -243,17 +255,17 @@ def pad_rows(rows: np.ndarray, width: int) -> np.ndarray:
     return np.concatenate([rows, np.repeat(rows[:, :1], width - rows.shape[1], axis=1)], axis=1)
 
 
-def _member(i: int, index: int, fields: Columns, mask: Any, size: int | None, probes: bool) -> Given:
-    arrays = _columns(f"client {i}", fields)
+def _member(index: int, fields: Columns, mask: Any, size: int | None, probes: bool) -> Given:
+    arrays = _columns(f"client {index}", fields)
     shapes = {name: a.shape[:2] for name, a in arrays.items()}
     steps, width = next(iter(shapes.values()), (0, 0)) if all(a.ndim >= 2 for a in arrays.values()) else (0, 0)
     if len(set(shapes.values())) != 1 or not steps * width:
-        raise DataError(f"from_batches: client {i} needs arrays [steps, batch, ...] of one length, got {shapes}")
-    real = np.ones((steps, width), bool) if mask is None else _mask(i, mask)
+        raise DataError(f"from_batches: client {index} needs arrays [steps, batch, ...] of one length, got {shapes}")
+    real = np.ones((steps, width), bool) if mask is None else _mask(index, mask)
     if real.shape != (steps, width):
-        raise DataError(f"from_batches: mask of client {i} must have shape {(steps, width)}, got {real.shape}")
+        raise DataError(f"from_batches: mask of client {index} must have shape {(steps, width)}, got {real.shape}")
     if not real.any():
-        raise DataError(f"from_batches: client {i} has no examples: its mask is false everywhere")
+        raise DataError(f"from_batches: client {index} has no examples: its mask is false everywhere")
     # Real rows first, the first of them repeated as padding; a mini-batch without real rows is no step.
     real_steps = real.any(axis=1)
     order = np.argsort(~real, axis=1, kind="stable")[real_steps]
@@ -316,12 +328,12 @@ def _numbers(what: str, value: Any) -> np.ndarray:
     return array
 
 
-def _mask(i: int, mask: Any) -> np.ndarray:
-    given = _numbers(f"mask of client {i}", mask)
+def _mask(index: int, mask: Any) -> np.ndarray:
+    given = _numbers(f"mask of client {index}", mask)
     real = given.astype(bool)
     if (real != given).any():
         wrong = given[real != given].flat[0]
-        raise DataError(f"from_batches: mask of client {i} must be true or false everywhere, got {quote(wrong)}")
+        raise DataError(f"from_batches: mask of client {index} must be true or false everywhere, got {quote(wrong)}")
     return real
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import shlex
 import shutil
 import sys
@@ -20,18 +19,18 @@ from fedmime.algorithms.algorithm import State, params
 from fedmime.engine import identity, provenance, record
 from fedmime.engine.checkpoint import Checkpoints, Saved
 from fedmime.engine.memory import DiskMemory
+from fedmime.engine.notes import notes, written_to
 from fedmime.errors import CheckpointError, LockError
 from fedmime.files import flush, whole_file
 from fedmime.numbers import by_place
 
-_log = logging.getLogger("fedmime")
-
-IDENTITY, CONFIG, STATUS, TIMINGS, CLIENTS = (
+IDENTITY, CONFIG, STATUS, TIMINGS, CLIENTS, LOG = (
     "identity.json",
     "config.yaml",
     "status.json",
     "timings.jsonl",
     "clients.json",
+    "log.txt",
 )
 MEMORY, MODEL, BEST = "clients.memory", "model.safetensors", "best.safetensors"
 _OURS = (
@@ -46,7 +45,7 @@ _OURS = (
     record.METRICS,
     "checkpoints",
     "tb",
-    "log.txt",
+    LOG,
 )
 
 
@@ -89,13 +88,7 @@ class RunDirectory:
             IDENTITY: json.dumps(dict(facts), indent=1),
         }.items():
             self._write(name, text)
-        handler = logging.FileHandler(self.path / "log.txt", encoding="utf-8")
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        self._stack.callback(_log.setLevel, _log.level)
-        _log.setLevel(logging.INFO)
-        _log.addHandler(handler)
-        self._stack.callback(handler.close)
-        self._stack.callback(_log.removeHandler, handler)
+        self._stack.enter_context(written_to(self.path / LOG))
 
     def resume(self, state: State, blank: Any) -> State:
         """The state to go on from: the newest sound checkpoint's, else the one given. Later lines are cut off."""
@@ -108,7 +101,7 @@ class RunDirectory:
         if saved is None:
             (self.path / MEMORY).unlink(missing_ok=True)
         else:
-            _log.info("going on after round %d", finished)
+            notes.info("going on after round %d", finished)
             state = State(finished, _rebuilt(state.server, saved, self.path))
         if jax.tree.leaves(blank):
             indexes = {n: _index(self.checkpoints.facts(n)) for n in self.checkpoints.rounds()}
@@ -176,7 +169,7 @@ class RunDirectory:
             more = f" and {len(found) - 5} more" if len(found) > 5 else ""
             raise CheckpointError(
                 f"{str(self.path)!r} holds a run of another configuration ({'; '.join(found[:5])}{more}); "
-                "choose another directory or start afresh (--fresh)"
+                "choose another directory or start afresh (fresh=True)"
             )
 
     def _clear(self) -> None:

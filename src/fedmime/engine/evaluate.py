@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedmime.engine.backends.backend import Backend
+from fedmime.engine.contract import check_metrics
 
 BATCH = 1024  # examples; a power of two, so that any number of devices up to it that is one, too, divides it
 
@@ -32,6 +33,8 @@ def _means(
     """Weighted means by group of examples, from batches of one shape; the last one repeats its final example."""
     sums: dict[str, np.ndarray] = {}
     done = 0
+    if parts:
+        check_metrics(backend.problem, params, parts[0])
     width = min(BATCH, 1 << max(len(group) - 1, 0).bit_length())
     for batch in _batches(parts, width):
         n = len(next(iter(batch.values())))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -12,8 +12,10 @@ import numpy as np
 from fedmime.aggregation.communication import Cost
 from fedmime.algorithms.algorithm import State
 from fedmime.engine import record
+from fedmime.engine.cohort import ClientId
 from fedmime.engine.directory import BEST, RunDirectory
 from fedmime.engine.backends.backend import Work
+from fedmime.engine.notes import notes
 from fedmime.engine.round import LARGEST, Info
 from fedmime.errors import Diverged, FedmimeError, Stopped
 from fedmime.numbers import POSITIVE, count, real
@@ -63,6 +65,8 @@ class Log:
         sent, reason = _sent(work, info, self._cost), _given_up(self.rows, info, self._gate)
         before = self.rows[-1]["bytes_total"] if self.rows else 0
         row = {**info._asdict(), "refused": len(info.refused)}
+        if info.refused:
+            notes.info("round %d left out: %s", info.round, ", ".join(map(repr, info.refused)))
         row |= {"bytes_down": sent[0], "bytes_up": sent[1], "bytes_total": before + sum(sent)}
         row |= measured
         row |= {} if reason is None else {"reason": reason}
@@ -85,11 +89,11 @@ class Log:
             self._directory.save(state)
             self._directory.status("running", state.round, self._rounds)
 
-    def clients(self, t: int, each: Mapping[str, np.ndarray], sizes: np.ndarray) -> None:
+    def clients(self, t: int, ids: Sequence[ClientId], each: Mapping[str, np.ndarray], sizes: np.ndarray) -> None:
         """Write the figures of single clients."""
         if self._directory is not None:
             lists = {name: [record.clean(v) for v in values.tolist()] for name, values in each.items()}
-            self._directory.clients({"round": t, **lists, "examples": sizes.tolist()})
+            self._directory.clients({"round": t, "ids": list(ids), **lists, "examples": sizes.tolist()})
 
     def finish(self, state: State) -> None:
         """Write the model and that the run is done."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedmime.engine.backends.backend import Backend
+from fedmime.engine.cohort import ClientId, client_id
 from fedmime.engine.evaluate import evaluate, evaluate_clients
 from fedmime.numbers import count
 
@@ -45,7 +46,7 @@ class Watch:
         model: Any,
         done: int,
         last: bool,
-        each_client: Callable[[int, dict[str, np.ndarray], np.ndarray], None],
+        each_client: Callable[[int, list[ClientId], dict[str, np.ndarray], np.ndarray], None],
     ) -> dict[str, float]:
         """What is due after `done` rounds; the figures of single clients go to `each_client`."""
         found: dict[str, float] = {}
@@ -56,7 +57,8 @@ class Watch:
             chosen = np.flatnonzero(held_out.sizes)
             chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), _MOST_CLIENTS)).astype(int)]
             each = evaluate_clients(backend, model, [held_out.client_at(int(i)) for i in chosen])
-            each_client(done - 1, each, held_out.sizes[chosen])
+            ids = [client_id(getattr(held_out, "ids", None), int(i)) for i in chosen]
+            each_client(done - 1, ids, each, held_out.sizes[chosen])
             for name, values in each.items():
                 found |= {
                     f"client_{name}_mean": float(values.mean()),

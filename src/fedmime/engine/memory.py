@@ -155,7 +155,7 @@ class DiskMemory:
         record = self._table[self._slots[client]]
         if not np.array_equal(record[-_SUM:], _sum(record[:-_SUM])):
             raise CheckpointError(
-                f"client memory {self._path.name}: what client {client} kept is damaged; start afresh"
+                f"client memory {self._path.name}: what the client at position {client} kept is damaged; start afresh"
             )
         return record
 

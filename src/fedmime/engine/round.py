@@ -18,7 +18,7 @@ import numpy as np
 from fedmime.algorithms.abstract import Anchor, anchor_of
 from fedmime.algorithms.algorithm import Algorithm, Replies, Server, State
 from fedmime.engine.backends.backend import Answer, Backend, Figures, Totals, Work
-from fedmime.engine.cohort import Cohort
+from fedmime.engine.cohort import ClientId, Cohort
 from fedmime.engine.memory import ClientMemory, RamMemory
 from fedmime.numbers import at_round
 from fedmime.vector import Vector, finite, norm, squared_distance, where
@@ -36,7 +36,7 @@ class Info(NamedTuple):
     """Whether its result was not finite or had exploded, or too few clients were left: the state is the old one."""
     clients: int
     """Clients that trained or were asked for a gradient."""
-    refused: tuple[int, ...]
+    refused: tuple[ClientId, ...]
     """Clients whose data or reply was not finite, or whose update had exploded; they are left out of the means."""
     steps: int
     examples: int
@@ -125,7 +125,7 @@ def play(
         primed=prime,
         abandoned=not accepted,
         clients=len(cohort.members),
-        refused=tuple(refused),
+        refused=tuple(map(cohort.client_id, refused)),
         steps=cohort.steps if trains and report is not None else 0,
         examples=cohort.examples,
         loss=float(figures.loss),

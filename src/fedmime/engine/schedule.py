@@ -68,6 +68,7 @@ class Schedule:
             each_once=self.steps is None and self.epochs == 1,
             weights=np.ones(trainers) if even else None,
             gradient_weights=np.ones(probing) if even else None,
+            ids=getattr(population, "ids", None),
         )
 
     def batches(self, round_number: int, client: int, examples: int) -> Batches:
@@ -88,7 +89,8 @@ class Schedule:
             parts.append({name: column[picked] for name, column in data.items()})
         data = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         batches = Batches(*mini_batches(n, self.batch_size, self.epochs, self.steps, random))
-        return given([(Member(0, n, len(batches.counts), 0, probes=True), data, batches)], len(available))
+        cohort = given([(Member(0, n, len(batches.counts), 0, probes=True), data, batches)], len(available))
+        return dataclasses.replace(cohort, ids=("pooled",))
 
 
 @dataclasses.dataclass(frozen=True)

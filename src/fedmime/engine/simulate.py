@@ -16,6 +16,7 @@ from fedmime.aggregation import communication
 from fedmime.algorithms.algorithm import Algorithm, params
 from fedmime.engine import backends, identity, record
 from fedmime.engine.backends.backend import Backend, Problem, Work
+from fedmime.engine.contract import check_metrics
 from fedmime.engine.directory import RunDirectory
 from fedmime.engine.intake import Intake
 from fedmime.engine.log import Gate, Log
@@ -25,7 +26,7 @@ from fedmime.engine.round import Info, play, work_of
 from fedmime.engine.run import Run
 from fedmime.engine.schedule import Clients, Schedule
 from fedmime.errors import ConfigError, DataError, Stopped
-from fedmime.numbers import choice, count, flag, floating, function, made, offers, started
+from fedmime.numbers import choice, count, flag, floating, made, offers, started
 
 _LAST_SEED = 2**63 - 1  # what JAX makes a key of
 
@@ -109,7 +110,8 @@ def simulate(
         devices: how many local devices to use; all by default.
     """
     schedule = _schedule(population, rounds, cohort_size, batch_size, epochs, steps, seed, weights, algorithm)
-    _check(problem, initial, run_dir, on_round, participation, drift)
+    optional = {"run_dir": run_dir, "participation": participation, "saving": saving, "gate": gate, "config": config}
+    _check(problem, initial, drift, optional | {"on_round": on_round, "stop": stop})
     if participation is not None:
         schedule = dataclasses.replace(schedule, participation=participation)
     watch, gate, saving = Watch(evaluate_every, clients_every), gate or Gate(), saving or Saving()
@@ -118,10 +120,12 @@ def simulate(
     blank = jax.tree.map(np.asarray, algorithm.remember(state.server.x))
     if jax.tree.leaves(blank) and schedule.participation.sampler == "with_replacement":
         raise ConfigError("simulate: sampler='with_replacement' may draw a client twice, which cannot keep two values")
+    intake = Intake.of_run(problem.check, algorithm.pooled)
+    look_before(intake, problem, params(state), population)
     running = backends.chosen("simulate", backend, devices).start(
         problem,
         params(state),
-        intake=Intake(problem.check, once=not algorithm.pooled),
+        intake=intake,
         drift=drift,
         expected=None if algorithm.pooled else expected(population, schedule, rounds),
     )
@@ -138,6 +142,7 @@ def simulate(
             directory.claim(facts, facts if config is None else config, facts["data"], saving.fresh)
             state = directory.resume(state, blank)
         log = stack.enter_context(Log(rounds, gate, communication.cost(algorithm, params(state)), directory))
+        intake.say()
         prefetch = Prefetch(work, running, state.round, rounds)
         while state.round < rounds:
             current = prefetch.take()
@@ -157,6 +162,20 @@ def simulate(
                 raise Stopped(f"stopped by signal {signal} after round {state.round}; resume goes on", signal)
         log.finish(state)
     return Run(record.columns(log.rows), state)
+
+
+def look_before(intake: Intake, problem: TrainableProblem, model: Any, population: Clients) -> None:
+    """Refuse before the first round what would otherwise end a run in the midst of it.
+
+    Clients in memory are all looked at; those of a store when they are drawn, since reading it all may take hours.
+    """
+    if getattr(population, "resident", False):
+        intake.look_at_all(population)
+    else:
+        intake.look_at_first(population)
+    if population.test is not None:
+        intake.accept("test set", population.test)
+        check_metrics(problem, model, population.test)
 
 
 class Prefetch:
@@ -194,18 +213,26 @@ def expected(population: Clients, schedule: Schedule, rounds: int) -> backends.E
     return backends.Expected(population, schedule.cohort_size, rounds, schedule.lengths(sizes))
 
 
-def _check(problem: Any, initial: Any, run_dir: Any, on_round: Any, participation: Any, drift: Any) -> None:
-    """Check arguments that only simulate looks at."""
+_KINDS = {
+    "run_dir": (str | os.PathLike, "be a path"),
+    "participation": (Participation, "be an fm.Participation"),
+    "saving": (Saving, "be an fm.Saving"),
+    "gate": (Gate, "be an fm.Gate"),
+    "config": (Mapping, "be a dict"),
+    "on_round": (Callable, "be a function"),
+    "stop": (Callable, "be a function"),
+}
+
+
+def _check(problem: Any, initial: Any, drift: Any, optional: Mapping[str, Any]) -> None:
+    """Check arguments that only simulate looks at; `optional` are those that may be None."""
     offers("simulate", "problem", problem, ("loss", "check", "init", "metrics"), "come from fm.models")
     if initial is not None:
         started("simulate", "initial", floating("simulate", "initial", initial), problem.init)
-    if run_dir is not None:
-        made("simulate", "run_dir", run_dir, str | os.PathLike, "be a path")
-    if on_round is not None:
-        function("simulate", "on_round", on_round)
-    if participation is not None:
-        made("simulate", "participation", participation, Participation, "be an fm.Participation")
     flag("simulate", "drift", drift)
+    for name, value in optional.items():
+        if value is not None:
+            made("simulate", name, value, *_KINDS[name])
 
 
 def _schedule(

@@ -16,7 +16,7 @@ from fedmime.engine.evaluate import evaluate
 from fedmime.engine.intake import Intake
 from fedmime.engine.round import play, work_of
 from fedmime.engine.schedule import Schedule
-from fedmime.engine.simulate import Prefetch, expected
+from fedmime.engine.simulate import Prefetch, expected, look_before
 from fedmime.numbers import at_round
 from fedmime.errors import ConfigError, Stopped
 from fedmime.experiments import grid as grids
@@ -53,10 +53,13 @@ class Lockstep:
         self._evaluations, self._shelf, self._stop = frozenset(evaluations), shelf, stop
         model = self._problem.init(jax.random.fold_in(self._key, 0))
         rounds = max(self._evaluations, default=1)
+        intake = Intake.of_run(self._problem.check, first.algorithm.pooled)
+        look_before(intake, self._problem, model, self._population)
+        intake.say()
         self._backend = backends.local().start(
             self._problem,
             model,
-            intake=Intake(self._problem.check, once=not first.algorithm.pooled),
+            intake=intake,
             expected=None if first.algorithm.pooled else expected(self._population, self._schedule, rounds),
         )
         self._server = first.algorithm.init(model).server

@@ -6,17 +6,19 @@ Keeping the two apart is what lets a client apply the server's statistics withou
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, ParamSpec, TypeVar
 
 from fedmime.errors import ConfigError
-from fedmime.numbers import Value, choice, recipe, static
+from fedmime.numbers import Value, choice, quote, recipe, static
 from fedmime.vector import Vector, at_least, full, sqrt, zeros
 
 Statistics = Any
 Apply = Literal["frozen", "lookahead"]
 Direction = Callable[[Vector, Statistics, Vector], Vector]
 RoundDirection = Callable[[Vector, Vector], Vector]
+P, T = ParamSpec("P"), TypeVar("T")
 Affine = tuple[Any, Vector]  # (scale, offset) of U(g, s) = scale ⊙ g + offset; the scale is a number or a vector
 
 
@@ -175,11 +177,30 @@ def custom(
 
 def base_optimizer(owner: str, name: str, value: Any) -> BaseOptimizer:
     """Check that an argument is a base optimizer."""
-    if not isinstance(value, BaseOptimizer):
-        raise ConfigError(
-            f"{owner}: {name} must be a base optimizer such as fm.optimizers.momentum(0.9), got {value!r}"
-        )
-    return value
+    if isinstance(value, BaseOptimizer):
+        return value
+    such = "from_optax(optax.adam(1e-2))" if is_optax(value) else "momentum(0.9)"
+    raise ConfigError(f"{owner}: {name} must be a base optimizer such as fm.optimizers.{such}, got {quote(value)}")
+
+
+def is_optax(value: Any) -> bool:
+    """Whether a value has the two functions of an optax transformation."""
+    return callable(getattr(value, "init", None)) and callable(getattr(value, "update", None))
+
+
+def takes_base(factory: Callable[P, T]) -> Callable[P, T]:
+    """Check the base optimizer that a factory takes first, even if others of its arguments are missing.
+
+    An optax transformation has its rate inside, so whoever gives one as it is may well leave `eta` out.
+    """
+
+    @functools.wraps(factory)
+    def made(*args: P.args, **kwargs: P.kwargs) -> T:
+        if args or "base" in kwargs:
+            base_optimizer(factory.__name__, "base", args[0] if args else kwargs["base"])
+        return factory(*args, **kwargs)
+
+    return made
 
 
 def application(owner: str, base: BaseOptimizer, apply: str | None) -> str:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from fedmime.errors import ConfigError
 from fedmime.numbers import recipe, static
-from fedmime.optimizers.base import BaseOptimizer
+from fedmime.optimizers.base import BaseOptimizer, is_optax
 from fedmime.vector import Vector
 
 
@@ -39,6 +39,6 @@ def from_optax(transformation: Any) -> Optax:
     Optax fuses U and V, so it can only be applied with lookahead: each local step asks for the update from the
     server's state and throws the new state away.
     """
-    if not (callable(getattr(transformation, "init", None)) and callable(getattr(transformation, "update", None))):
+    if not is_optax(transformation):
         raise ConfigError(f"from_optax: needs an optax transformation such as optax.adam(1e-2), got {transformation!r}")
     return Optax(transformation)

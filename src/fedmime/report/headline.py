@@ -130,8 +130,9 @@ def problems(run: Recorded) -> list[str]:
         why = "no client came, or the update was not finite or exploded"
         found.append(f"{lost:,} of {done:,} rounds {'was' if lost == 1 else 'were'} abandoned: {why}.")
     if refused := _total(run, "refused"):
-        told = "client's reply was" if refused == 1 else "clients' replies were"
-        found.append(f"{refused:,} {told} refused: not finite, or exploded.")
+        told = "client was" if refused == 1 else "clients were"
+        why = "data that the model cannot take, or a reply that is not finite or exploded"
+        found.append(f"{refused:,} {told} left out of a round: {why}. The run's log.txt names them.")
     losses = run.history.get("loss", np.zeros(0))
     if done and len(losses) and not np.isfinite(losses[-1]):
         found.append("The last round's training loss is not a finite number.")

@@ -105,6 +105,7 @@ class Answer(NamedTuple):
 class Backend(Protocol):
     """Where clients run."""
 
+    problem: Problem
     memory: ClientMemory | None
     """What clients keep between rounds, for algorithms whose clients keep anything."""
 

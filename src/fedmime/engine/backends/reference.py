@@ -7,6 +7,7 @@ and algorithms), and the computation of a deployed client. An error names the cl
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -26,10 +27,10 @@ from fedmime.engine.backends.backend import (
     follows_steps,
 )
 from fedmime.engine.backends.randomized import draws_random_numbers
-from fedmime.engine.cohort import Columns, first_column
+from fedmime.engine.cohort import ClientId, Columns, first_column
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory
-from fedmime.errors import ClientError, FedmimeError
+from fedmime.errors import ClientFailed, FedmimeError
 from fedmime.vector import Vector, finite, norm, squared_distance, zeros
 
 
@@ -38,7 +39,7 @@ class ReferenceBackend:
 
     def __init__(self, problem: Problem, model: Any, intake: Intake, drift: bool) -> None:
         self.memory: ClientMemory | None = None
-        self._problem, self._model, self._intake, self._drift = problem, model, intake, drift
+        self.problem, self._model, self._intake, self._drift = problem, model, intake, drift
         self._refused: dict[int, str] = {}
         self._new: dict[int, Any] = {}  # what clients keep if the server accepts the round
 
@@ -55,12 +56,12 @@ class ReferenceBackend:
         for place in clients:
             member = work.cohort.members[place]
             if points and member.probes:
-                with _stage(member.client, "its full gradient"):
+                with _stage(work.cohort.client_id(member.client), "its full gradient"):
                     gradients = [self._full_gradient(work, place, point) for point in points]
                 share += work.gradients[place]
                 sums = [s + float(work.gradients[place]) * g for s, g in zip(sums, gradients, strict=True)]
             if message is not None and member.steps:
-                with _stage(member.client, "local training"):
+                with _stage(work.cohort.client_id(member.client), "local training"):
                     totals = self._train(work, place, message, bound, totals)
         return Answer(tuple(sums) if share else (), share, totals, lambda: self._refused)
 
@@ -72,11 +73,12 @@ class ReferenceBackend:
 
     def metrics(self, params: Any, batch: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """See `Backend.metrics`."""
-        return jax.device_get(self._problem.metrics(params, {name: jnp.asarray(a) for name, a in batch.items()}))
+        return jax.device_get(self.problem.metrics(params, {name: jnp.asarray(a) for name, a in batch.items()}))
 
     def _admits(self, work: Work, place: int) -> bool:
         client = work.cohort.members[place].client
-        reason = self._intake.refuses(client, work.cohort.source.examples(place))
+        read = functools.partial(work.cohort.source.examples, place)
+        reason = self._intake.refuses(client, work.cohort.client_id(client), read)
         if reason:
             self._refused[client] = reason
         return reason is None
@@ -89,12 +91,12 @@ class ReferenceBackend:
         columns = work.cohort.source.examples(place)
         n, client = len(first_column(columns)), work.cohort.members[place].client
         key = jax.random.fold_in(work.key, client)
-        random = draws_random_numbers(self._problem.loss, self._model, columns)
+        random = draws_random_numbers(self.problem, self._model, columns)
         if follows_steps(work, random):
             rows, counts = work.cohort.source.batches(place)
             batches = [(k, rows[k, :count]) for k, count in enumerate(counts)]
         else:
-            size = self._problem.chunk if random else n
+            size = self.problem.chunk if random else n
             chunks = (np.arange(start, min(start + size, n)) for start in range(0, n, size))
             batches = [(PROBE_STREAM + number, chunk) for number, chunk in enumerate(chunks)]
         total = zeros(point)
@@ -105,7 +107,7 @@ class ReferenceBackend:
 
     def _grad(self, y: Vector, columns: Columns, rows: np.ndarray, key: jax.Array) -> tuple[jax.Array, Vector]:
         batch = {name: jnp.asarray(column[rows]) for name, column in columns.items()}
-        loss, grad = jax.value_and_grad(lambda params: self._problem.loss(params, batch, key).mean())(y.tree)
+        loss, grad = jax.value_and_grad(lambda params: self.problem.loss(params, batch, key).mean())(y.tree)
         return loss, Vector(grad)
 
     def _train(self, work: Work, place: int, message: Message, bound: Any, totals: Totals | None) -> Totals | None:
@@ -164,11 +166,11 @@ class _Client:
 
 
 @contextlib.contextmanager
-def _stage(client: int, stage: str) -> Iterator[None]:
+def _stage(client: ClientId, stage: str) -> Iterator[None]:
     """Name the client and what it was doing in an error that its loss or the algorithm raises."""
     try:
         yield
     except FedmimeError:
         raise
     except Exception as error:
-        raise ClientError(f"client {client}, {stage}: {type(error).__name__}: {error}") from error
+        raise ClientFailed(f"client {client!r}, {stage}: {type(error).__name__}: {error}") from error

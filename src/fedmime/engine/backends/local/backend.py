@@ -81,7 +81,7 @@ class LocalBackend:
         expected: Expected | None = None,
     ) -> None:
         self.memory: ClientMemory | None = None
-        self._problem, self._model, self._intake, self._drift = problem, model, intake, drift
+        self.problem, self._model, self._intake, self._drift = problem, model, intake, drift
         self._mesh = mesh(devices)
         self._layout = layout or Layout(self._mesh.size * lanes(), problem.chunk)
         self._pool = None
@@ -119,14 +119,14 @@ class LocalBackend:
 
     def metrics(self, params: Any, batch: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """See `Backend.metrics`. The number of examples must be a multiple of the number of devices."""
-        return jax.device_get(_metrics(self._problem, replicate(params, self._mesh), dict(batch), self._mesh))
+        return jax.device_get(_metrics(self.problem, replicate(params, self._mesh), dict(batch), self._mesh))
 
     def _gradients(self, work: Work, laid: Laid, points: tuple[Vector, ...]) -> tuple[Vector, ...]:
         points = replicate(points, self._mesh)
         parts = []
         for wave in self._waves(work, laid):
             part, self._at_anchor = programs.gradients(
-                self._problem, points, wave.pool, wave.tables, work.key, laid.options
+                self.problem, points, wave.pool, wave.tables, work.key, laid.options
             )
             parts.append(part)
         return add_parts(parts, self._mesh)
@@ -138,7 +138,7 @@ class LocalBackend:
             kept = self._kept(wave)
             at_anchor, self._at_anchor = self._at_anchor, ()
             totals, (kept, refused) = programs.training(
-                self._problem, work.algorithm, message, at_anchor, kept, wave.pool, wave.tables,
+                self.problem, work.algorithm, message, at_anchor, kept, wave.pool, wave.tables,
                 work.key, work.pick, bound, laid.options,
             )  # fmt: skip
             parts.append(totals)
@@ -166,18 +166,17 @@ class LocalBackend:
 
     def _admit(self, work: Work) -> Laid:
         """Look at the clients' data, and lay those out that can be used."""
-        cohort, refused = work.cohort, {}
-        places, nbytes_each = [], []
+        cohort, refused, places = work.cohort, {}, []
         for place, member in enumerate(cohort.members):
-            columns = cohort.source.examples(place)
-            if reason := self._intake.refuses(member.client, columns):
+            read = functools.partial(cohort.source.examples, place)
+            if reason := self._intake.refuses(member.client, cohort.client_id(member.client), read):
                 refused[member.client] = reason
             else:
                 places.append(place)
-                nbytes_each.append(sum(column.nbytes for column in columns.values()))
-        random = bool(places) and draws_random_numbers(
-            self._problem.loss, self._model, cohort.source.examples(places[0])
-        )
+        sample = cohort.source.examples(places[0]) if places else {}
+        random = bool(places) and draws_random_numbers(self.problem, self._model, sample)
+        example = sum(column[:1].nbytes for column in sample.values())
+        nbytes_each = [example * cohort.members[place].size for place in places]
         groups = _groups(places, nbytes_each)
         laid = Laid(
             cohort,
@@ -196,7 +195,7 @@ class LocalBackend:
         cohort, anchor = work.cohort, work.anchor
         keep = None
         if anchor.point is not None and groups == 1 and all(m.probes for m in cohort.training):
-            if self._problem.factors is not None:
+            if self.problem.factors is not None:
                 keep = "factors"
             elif covers_itself(cohort) and nbytes(self._model) * cohort.steps <= CACHE_BYTES:
                 keep = "cache"
