@@ -7,7 +7,7 @@ import shutil
 import tempfile
 
 os.environ.setdefault("JAX_ENABLE_X64", "1")
-os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "3")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Compiling is most of what tests cost: they ask for less optimized programs, which compute the same. The comparison of
 # the engine with a plain loop is run again as users run it, see the Makefile.

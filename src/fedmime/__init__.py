@@ -23,7 +23,16 @@ if TYPE_CHECKING:
         run_round,
         simulate,
     )
-    from fedmime.errors import CheckpointError, ClientFailed, ConfigError, DataError, Diverged, FedmimeError, LockError, Stopped
+    from fedmime.errors import (
+        CheckpointError,
+        ClientFailed,
+        ConfigError,
+        DataError,
+        Diverged,
+        FedmimeError,
+        LockError,
+        Stopped,
+    )
     from fedmime.vector import Vector
 
 _HOMES = {

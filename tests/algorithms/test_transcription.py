@@ -27,7 +27,7 @@ PROBLEM = fm.models.from_functions(lambda key: None, _loss)
 
 
 @functools.cache
-def _data() -> tuple[list[list[ref.Client]], list[list[ref.Client]], dict[str, np.ndarray]]:
+def data() -> tuple[list[list[ref.Client]], list[list[ref.Client]], dict[str, np.ndarray]]:
     """Fixed clients for every round: other sizes, partial batches, a client with one example."""
     rng = np.random.default_rng(7)
 
@@ -52,20 +52,20 @@ def cohort(clients: list[ref.Client], full: list[ref.Client], dtype: type) -> fm
             x[i, : len(b["y"])], y[i, : len(b["y"])] = b["x"], b["y"]
         batches.append({"x": x, "y": y})
         masks.append(mask)
-    data = [{"x": c.full["x"].astype(dtype), "y": c.full["y"].astype(np.int32)} for c in full]
+    full_data = [{"x": c.full["x"].astype(dtype), "y": c.full["y"].astype(np.int32)} for c in full]
     weights = [float(len(c.full["y"])) for c in clients]
-    return fm.Cohort.from_batches(batches, mask=masks, weights=weights, full=data)
+    return fm.Cohort.from_batches(batches, mask=masks, weights=weights, full=full_data)
 
 
-def relative_error(case: Case, dtype: type) -> float:
-    rounds, others, x = _data()
+def relative_error(case: Case, dtype: type, backend: str = "local") -> float:
+    rounds, others, x = data()
     grad = ref_problems.logistic().grad
     expected = case.start(x)
     state = case.algorithm.init({name: jnp.asarray(a, dtype) for name, a in x.items()})
     for t in range(ROUNDS):
         expected = case.step(expected, rounds[t], others[t], grad, t)
         full = others[t] if case.split else rounds[t]
-        state, info = fm.run_round(case.algorithm, PROBLEM, state, cohort(rounds[t], full, dtype))
+        state, info = fm.run_round(case.algorithm, PROBLEM, state, cohort(rounds[t], full, dtype), backend=backend)
         assert not info.abandoned
     ours = fm.params(state)
     assert all(leaf.dtype == dtype for leaf in ours.values())
@@ -73,10 +73,11 @@ def relative_error(case: Case, dtype: type) -> float:
     return difference / max(np.abs(a).max() for a in expected.x.values())
 
 
+@pytest.mark.parametrize("backend", ["local", "reference"])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_agrees_with_the_transcription(case: Case, fact) -> None:
-    error = relative_error(case, np.float64)
-    fact("algorithm × base × mode against NumPy, relative error in float64", error)
+def test_agrees_with_the_transcription(case: Case, backend: str, fact) -> None:
+    error = relative_error(case, np.float64, backend)
+    fact(f"algorithm × base × mode on {backend} against NumPy, relative error in float64", error)
     assert error <= 1e-10
 
 

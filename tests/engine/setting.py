@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedmime as fm
-from fedmime.engine.plan import Layout
+from fedmime.engine.backends import Local
+from fedmime.engine.backends.local.layout import Layout
 
 DIM, CLASSES = 4, 3
 a, o = fm.algorithms, fm.optimizers
@@ -49,12 +50,12 @@ def population(sizes: Sequence[int], seed: int = 0, test: int = 11) -> fm.data.P
     return fm.data.from_arrays(clients, test=columns(rng, test))
 
 
-def roomy(devices: int = 2) -> Layout:
-    """Tables that hold every cohort of these tests, so that all of them run one program."""
+def roomy(devices: int = 2) -> Local:
+    """A back end whose tables hold every cohort of these tests, so that all of them run one program."""
     layout = Layout(devices, 256)
-    for name, needed in (("examples", 512), ("steps", 64), ("clients", 8), ("chunks", 8)):
+    for name, needed in (("examples", 512), ("steps", 64), ("clients", 8), ("chunks", 8), ("pool", 512)):
         layout.size(name, needed)
-    return layout
+    return Local(devices, layout)
 
 
 def model(seed: int = 0) -> dict[str, np.ndarray]:

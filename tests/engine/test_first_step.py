@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedmime as fm
-from fedmime.engine import round as rounds
+from fedmime.engine.backends.local.backend import LocalBackend
 
 MOMENTUM = fm.optimizers.momentum()
 ALGORITHMS = {
@@ -20,9 +20,8 @@ ALGORITHMS = {
 DENSE = fm.models.mlp(input_shape=(3,), hidden=(5,), classes=4)
 PROBLEMS = {  # one for each way to keep gradients at the anchor
     "factors": DENSE,
-    "step factors": fm.models.cnn(dropout=0.0),
+    "factors of a CNN": fm.models.cnn(dropout=0.0),
     "cache": dataclasses.replace(DENSE, factors=None),
-    "cache, narrow steps": dataclasses.replace(DENSE, factors=None, widths=2),
 }
 
 
@@ -54,7 +53,8 @@ CASES += [("loc-mime", "factors"), ("mime-mvr", "cache"), ("mime-lite-mvr", "fac
 def test_it_is_the_step_of_two_gradients(name, kind, monkeypatch) -> None:
     algorithm, problem = ALGORITHMS[name], PROBLEMS[kind]
     ours, infos = _rounds(algorithm, problem)
-    monkeypatch.setattr(rounds, "_control", lambda *given: "twice")
+    chosen = LocalBackend._options
+    monkeypatch.setattr(LocalBackend, "_options", lambda *given: chosen(*given)._replace(keep=None))
     twice, plain = _rounds(algorithm, problem)
     for one, other in zip(jax.tree.leaves(ours.server), jax.tree.leaves(twice.server), strict=True):
         close = 1e-12 if one.dtype == np.float64 else 1e-5

@@ -23,7 +23,7 @@ def _cohort(ids: list[int], broken: tuple[int, ...] = ()) -> fm.Cohort:
 
 
 def _round(algorithm, state: fm.State, cohort: fm.Cohort) -> tuple[fm.State, fm.Info]:
-    return fm.run_round(algorithm, PROBLEM, state, cohort, layout=roomy())
+    return fm.run_round(algorithm, PROBLEM, state, cohort, backend=roomy())
 
 
 KINDS = {

@@ -24,7 +24,7 @@ def _cohort(ids: list[int], seed: int = 0) -> fm.Cohort:
 
 
 def _round(algorithm, state: fm.State, cohort: fm.Cohort, **options) -> tuple[fm.State, fm.Info]:
-    return fm.run_round(algorithm, PROBLEM, state, cohort, layout=roomy(), **options)
+    return fm.run_round(algorithm, PROBLEM, state, cohort, backend=roomy(), **options)
 
 
 def _memory(kind: str, folder: Path) -> fm.RamMemory | fm.DiskMemory:

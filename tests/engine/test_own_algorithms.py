@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ import pytest
 import fedmime as fm
 from engine.setting import PROBLEM, close, columns, model
 from fedmime.algorithms import Algorithm, Client, Replies, Reply
-from fedmime.engine.intake import Intake
-from fedmime.engine.round import assemble, default_layout, placed, run_ready
+from fedmime.engine import backends
+from fedmime.engine.round import play, work_of
 from fedmime.numbers import POSITIVE, Value, checked, number, recipe, static
 from fedmime.vector import Vector, zeros
 
@@ -105,9 +106,7 @@ def test_what_is_drawn_has_to_be_asked_for() -> None:
 def test_a_reply_without_bounds_is_refused_even_where_the_bound_is_infinite() -> None:
     algorithm = fm.algorithms.fedavg(ETA)
     state = algorithm.init(model())
-    layout = default_layout(PROBLEM, None)
-    options = {"devices": None, "drift": False, "layout": layout, "intake": Intake(PROBLEM.check)}
-    ready = assemble(algorithm, PROBLEM, state.server, 0, _cohort(1), None, largest=float("inf"), **options)
-    _, info = run_ready(ready, placed(state, None))
+    work = work_of(algorithm, state.server, 0, _cohort(1), jax.random.key(0))
+    _, info = play(backends.local().start(PROBLEM, model()), work, state, largest=float("inf"))
     assert info.refused == (1,)
     assert not info.abandoned

@@ -31,9 +31,7 @@ def _cohort(ids, rows: int = 2, **options) -> fm.Cohort:
 def _moved(algorithm, cohort: fm.Cohort, seed: int = 0, round_number: int = 0, devices: int = 2) -> np.ndarray:
     """How far a round takes x."""
     state = algorithm.init(X)._replace(round=round_number)
-    state, _ = fm.run_round(
-        algorithm, PROBLEM, state, cohort, jax.random.key(seed), devices=devices, layout=roomy(devices)
-    )
+    state, _ = fm.run_round(algorithm, PROBLEM, state, cohort, jax.random.key(seed), backend=roomy(devices))
     return np.asarray(fm.params(state)["x"]) - X["x"]
 
 
@@ -54,7 +52,7 @@ def test_both_gradients_of_a_step_share_their_random_numbers(path: str) -> None:
     Only one client's update counts and every client's gradient, so nothing else would make its noise vanish.
     """
     algorithm = a.mime(o.sgd(), ETA)
-    _, info = fm.run_round(algorithm, PROBLEM, algorithm.init(X), _walk(path), layout=roomy())
+    _, info = fm.run_round(algorithm, PROBLEM, algorithm.init(X), _walk(path), backend=roomy())
     steps = PATHS[path][0]
     assert info.steps == 3 * steps
     assert info.gradient_norm > 1e-3
@@ -75,7 +73,7 @@ def _walk(path: str) -> fm.Cohort:
 def test_both_full_gradients_of_mvr_share_their_random_numbers(path: str) -> None:
     """m = h(x) + beta (m - h(x_old)): where the loss is linear and m was zero, m is (1 - beta) h(x) exactly."""
     algorithm = a.mime_mvr(ETA, 0.75, init_rounds=0)
-    state, info = fm.run_round(algorithm, PROBLEM, algorithm.init(X), _walk(path), layout=roomy())
+    state, info = fm.run_round(algorithm, PROBLEM, algorithm.init(X), _walk(path), backend=roomy())
     assert float(norm(state.server.m)) == pytest.approx(0.25 * info.gradient_norm, rel=1e-12)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 
 import fedmime as fm
 from engine.setting import a
-from fedmime.engine.plan import Layout
+from fedmime.engine.backends import Local
+from fedmime.engine.backends.local.layout import Layout
 
 ETA, ROUNDS = 0.5, 2
 STEPS = {0: 1, 1: 3}  # of each client
@@ -32,19 +33,19 @@ def _visited() -> list[tuple[float, float]]:
     return points
 
 
-def _drawn(seed: int, layout: Layout) -> tuple[float, float]:
+def _drawn(seed: int, backend: Local) -> tuple[float, float]:
     algorithm = a.mime_lite_mvr(ETA, 0.0, init_rounds=0, output="random")
     state = algorithm.init({"x": jnp.zeros(2)})
     for _ in range(ROUNDS):
-        state, _ = fm.run_round(algorithm, PROBLEM, state, COHORT, jax.random.key(seed), layout=layout)
+        state, _ = fm.run_round(algorithm, PROBLEM, state, COHORT, jax.random.key(seed), backend=backend)
     assert float(state.server.seen) == ROUNDS * sum(STEPS.values())
     return tuple(np.asarray(state.server.drawn.tree["x"]))
 
 
 def test_output_is_uniform_over_the_visited_iterates() -> None:
-    runs, layout = 400, Layout(2, 256)
+    runs, backend = 400, Local(2, Layout(2, 256))
     expected = collections.Counter(_visited())  # both clients start a round at the same x
-    found = collections.Counter(_drawn(seed, layout) for seed in range(runs))
+    found = collections.Counter(_drawn(seed, backend) for seed in range(runs))
     assert set(found) <= set(expected)
     share = {point: runs * times / expected.total() for point, times in expected.items()}
     chi2 = sum((found[point] - n) ** 2 / n for point, n in share.items())

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from fedmime.engine.backends import local
+from compiled import programs
 from fedmime.errors import ConfigError, Diverged, Stopped
 from fedmime.experiments import grid, halving, sweep_files, train
 from fedmime.experiments.setting import Optimizer, Setting
@@ -28,11 +28,11 @@ def plain():
 
 
 def test_points_equal_separate_runs_and_compile_nothing_more(plain) -> None:
-    before = local.traces()
+    before = programs()
     for rate, trial in zip(RATES, plain.trials, strict=True):
         history = train.run(train.prepare(grid.at(MIME, {"eta": rate}))).history["test_accuracy"]
         np.testing.assert_allclose(trial.accuracy, history[~np.isnan(history)], rtol=1e-12)
-    assert local.traces() == before
+    assert programs() == before
     assert plain.runs == len(RATES)
 
 

@@ -16,7 +16,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import fedmime as fm
-from fedmime.engine.plan import Layout
+from fedmime.engine.backends import Local
+from fedmime.engine.backends.local.layout import Layout
 from fedmime.optimizers import BaseOptimizer
 from fedmime.vector import Vector
 from reference import problems as ref_problems
@@ -39,15 +40,15 @@ PROBLEM = fm.models.from_functions(lambda key: None, _loss)
 grad = ref_problems.logistic().grad  # the same in NumPy: the mean gradient of a batch
 
 
-def layout(devices: int) -> Layout:
-    """Tables large enough for every cohort here."""
-    sizes = Layout(devices, 256)
-    for name, needed in (("examples", 256), ("steps", 32), ("clients", 8), ("chunks", 4)):
-        sizes.size(name, needed)
-    return sizes
+def roomy(devices: int) -> Local:
+    """A back end whose tables are large enough for every cohort here, so that all of them run one program."""
+    layout = Layout(devices, 256)
+    for name, needed in (("examples", 256), ("steps", 32), ("clients", 8), ("chunks", 4), ("pool", 256)):
+        layout.size(name, needed)
+    return Local(devices, layout)
 
 
-LAYOUTS = {devices: layout(devices) for devices in (1, 2)}
+BACKENDS = {devices: roomy(devices) for devices in (1, 2)}
 
 
 class Clients(NamedTuple):
@@ -155,7 +156,7 @@ def play(algorithm: Any, start: fm.State | Params, *cohorts: fm.Cohort, devices:
     """The state after a round on each cohort."""
     state = start if isinstance(start, fm.State) else algorithm.init(start)
     for cohort in cohorts:
-        state, info = fm.run_round(algorithm, PROBLEM, state, cohort, devices=devices, layout=LAYOUTS[devices])
+        state, info = fm.run_round(algorithm, PROBLEM, state, cohort, backend=BACKENDS[devices])
         assert not info.abandoned
         assert not info.refused
     return state

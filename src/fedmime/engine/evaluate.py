@@ -10,7 +10,7 @@ import numpy as np
 from fedmime.engine.backends.backend import Backend
 from fedmime.engine.contract import check_metrics
 
-BATCH = 1024  # examples; a power of two, so that any number of devices up to it that is one, too, divides it
+BATCH = 1024  # examples
 
 Columns = Mapping[str, np.ndarray]
 

@@ -12,9 +12,9 @@ import numpy as np
 from fedmime.aggregation.communication import Cost
 from fedmime.algorithms.algorithm import State
 from fedmime.engine import record
+from fedmime.engine.backends.backend import Work
 from fedmime.engine.cohort import ClientId
 from fedmime.engine.directory import BEST, RunDirectory
-from fedmime.engine.backends.backend import Work
 from fedmime.engine.notes import notes
 from fedmime.engine.round import LARGEST, Info
 from fedmime.errors import Diverged, FedmimeError, Stopped

@@ -1,7 +1,8 @@
 """One round, as the paper writes it.
 
-The server asks the cohort for its mean full gradient at the algorithm's `points`, broadcasts a message, has every client
-train from it, and folds the mean of the replies into its state. The clients' part is a back end's; the rest is here.
+The server asks the cohort for its mean full gradient at the algorithm's `points`, broadcasts a message, has every
+client train from it, and folds the mean of the replies into its state. The clients' part is a back end's; the rest is
+here.
 """
 
 from __future__ import annotations
@@ -111,8 +112,17 @@ def play(
     report = None
     if h is not None and (answer.totals is not None or not trains):
         coin = float(_draws(work.key)[1]) if algorithm.draws else None
-        given = (jnp.asarray(work.round), float(cohort.population), coin, bound)
-        server, report = _server_step(algorithm, server, h, answer.totals, *given, prime=prime)
+        server, report = _server_step(
+            algorithm,
+            server,
+            h,
+            answer.totals,
+            jnp.asarray(work.round),
+            float(cohort.population),
+            coin,
+            bound,
+            prime=prime,
+        )
     if meanwhile is not None:
         meanwhile()
     report = None if report is None else Report(*jax.device_get(report))
@@ -149,7 +159,8 @@ def mean_gradients(answer: Answer, points: tuple[Vector, ...]) -> tuple[Vector, 
         return ()
     if not answer.gradients:
         return None
-    return answer.gradients if math.isclose(answer.share, 1.0, rel_tol=1e-12) else _divided(answer.gradients, answer.share)
+    whole = math.isclose(answer.share, 1.0, rel_tol=1e-12)  # nobody was left out
+    return answer.gradients if whole else _divided(answer.gradients, answer.share)
 
 
 @jax.jit

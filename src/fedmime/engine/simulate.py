@@ -146,9 +146,7 @@ def simulate(
         prefetch = Prefetch(work, running, state.round, rounds)
         while state.round < rounds:
             current = prefetch.take()
-            state, info = play(
-                running, current, state, largest=gate.largest, drift=drift, meanwhile=prefetch.prepare
-            )
+            state, info = play(running, current, state, largest=gate.largest, drift=drift, meanwhile=prefetch.prepare)
             last = state.round == rounds
             measured = watch.measure(running, population, params(state), state.round, last, log.clients)
             log.write(current, info, measured)

@@ -17,12 +17,12 @@ from fedmime.engine.intake import Intake
 from fedmime.engine.round import play, work_of
 from fedmime.engine.schedule import Schedule
 from fedmime.engine.simulate import Prefetch, expected, look_before
-from fedmime.numbers import at_round
 from fedmime.errors import ConfigError, Stopped
 from fedmime.experiments import grid as grids
 from fedmime.experiments.setting import Setting, plain
 from fedmime.experiments.sweep_trial import Shelf, Trial
 from fedmime.experiments.train import Prepared
+from fedmime.numbers import at_round
 
 _FORMAT = 1  # of what is kept on disk
 _SAVE_SECONDS = 60.0

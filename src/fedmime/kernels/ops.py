@@ -59,7 +59,7 @@ def outer_sum(d: jax.Array, a: jax.Array) -> jax.Array:
 
 
 def cross_entropy(z: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """log Σ exp(z) − z at the label for each row of z [n, classes]: [n], and its derivative in z: [n, classes]."""
+    """Log Σ exp(z) − z at the label for each row of z [n, classes]: [n], and its derivative in z: [n, classes]."""
     if jnp.issubdtype(labels.dtype, jnp.integer) and labels.shape == z.shape[:1] and usable(z):
         losses, d = _call("cross_entropy", [z.shape[:1], z.shape])(z, labels.astype(jnp.int32))
         return losses, d
@@ -69,7 +69,7 @@ def cross_entropy(z: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array
 
 
 def convolve(x: jax.Array, kernel: jax.Array, pads: Padding) -> jax.Array:
-    """x [batch, height, width, in] convolved with a kernel [height, width, in, out], stride 1."""
+    """X [batch, height, width, in] convolved with a kernel [height, width, in, out], stride 1."""
     slid = _slid(x.shape[1:3], kernel.shape[:2], pads)
     if x.shape[3] == kernel.shape[2] and min(slid) > 0 and _in_vectors(kernel, pads) and usable(x, kernel):
         return _call("convolve", [(x.shape[0], *slid, kernel.shape[3])])(x, kernel)[0]
@@ -117,7 +117,7 @@ def lstm_forward(z: jax.Array, u: jax.Array, b: jax.Array) -> tuple[jax.Array, j
 
 
 def lstm_backward(d: jax.Array, gates: jax.Array, c: jax.Array, u: jax.Array) -> jax.Array | None:
-    """The cotangent of z [time, batch, 4 hidden] for the cotangent d of the outputs; None where no kernel can run it."""
+    """The cotangent of z [time, batch, 4 hidden] for the cotangent d of the outputs; None where there is no kernel."""
     time, batch, hidden = c.shape
     fits = d.shape == c.shape and gates.shape == (time, batch, 4 * hidden) and u.shape == (hidden, 4 * hidden)
     return _call("lstm_backward", [gates.shape], {1: 0})(d, gates, c, u)[0] if fits and usable(d, gates, c, u) else None
@@ -144,7 +144,7 @@ def _correlates(x: jax.Array, d: jax.Array, pads: Padding) -> bool:
 
 
 def _correlate(x: jax.Array, d: jax.Array, pads: Padding) -> jax.Array:
-    """The kernel's cotangent as a plain convolution [in, height, width, out]: channels and batch exchange their roles."""
+    """The kernel's cotangent [in, height, width, out] as a plain convolution: channels and batch swap their roles."""
     images = lax.optimization_barrier(x.transpose(3, 1, 2, 0))
     kernels = lax.optimization_barrier(d.transpose(1, 2, 0, 3))
     return lax.conv_general_dilated(images, kernels, (1, 1), pads, dimension_numbers=_CONVOLUTION)

@@ -42,9 +42,7 @@ def cnn_factors() -> Factors:
         }
         return losses, CnnFactors(kernels, a, dense)
 
-    def at(
-        y: Params, batch: Batch, weights: jax.Array
-    ) -> tuple[jax.Array, Params, jax.Array, DenseFactors]:
+    def at(y: Params, batch: Batch, weights: jax.Array) -> tuple[jax.Array, Params, jax.Array, DenseFactors]:
         """Losses, kernel gradients summed over the mini-batch, and the dense layers' input and factors."""
         images = batch["x"].astype(y["conv0"]["w"].dtype)
         kernels = {name: y[name] for name in CONVOLUTIONS}

@@ -18,7 +18,8 @@ Statistics = Any
 Apply = Literal["frozen", "lookahead"]
 Direction = Callable[[Vector, Statistics, Vector], Vector]
 RoundDirection = Callable[[Vector, Vector], Vector]
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 Affine = tuple[Any, Vector]  # (scale, offset) of U(g, s) = scale ⊙ g + offset; the scale is a number or a vector
 
 

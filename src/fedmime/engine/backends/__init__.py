@@ -1,4 +1,6 @@
-"""Back ends: where the clients of a round run. `fm.simulate(…, backend=…)` takes a name or one of these functions' results.
+"""Back ends: where the clients of a round run.
+
+`fm.simulate(…, backend=…)` takes the name of one, or what one of these functions returns:
 
 >>> import fedmime as fm
 >>> fm.backends.local(devices=1)
@@ -34,7 +36,13 @@ class Specification(Protocol):
     """A back end that has not been started yet."""
 
     def start(
-        self, problem: Problem, model: Any, *, intake: Intake | None = None, drift: bool = False, expected: Expected | None = None
+        self,
+        problem: Problem,
+        model: Any,
+        *,
+        intake: Intake | None = None,
+        drift: bool = False,
+        expected: Expected | None = None,
     ) -> Backend:
         """Start it for a problem and a model; of the model only the shapes matter."""
         ...
@@ -48,7 +56,13 @@ class Local:
     layout: Any = None
 
     def start(
-        self, problem: Problem, model: Any, *, intake: Intake | None = None, drift: bool = False, expected: Expected | None = None
+        self,
+        problem: Problem,
+        model: Any,
+        *,
+        intake: Intake | None = None,
+        drift: bool = False,
+        expected: Expected | None = None,
     ) -> Backend:
         """See `Specification.start`."""
         from fedmime.engine.backends.local.backend import LocalBackend
@@ -61,7 +75,13 @@ class Reference:
     """Eager Python, one client after another."""
 
     def start(
-        self, problem: Problem, model: Any, *, intake: Intake | None = None, drift: bool = False, expected: Expected | None = None
+        self,
+        problem: Problem,
+        model: Any,
+        *,
+        intake: Intake | None = None,
+        drift: bool = False,
+        expected: Expected | None = None,
     ) -> Backend:
         """See `Specification.start`."""
         from fedmime.engine.backends.reference import ReferenceBackend
@@ -87,7 +107,6 @@ def chosen(owner: str, backend: Choice, devices: int | None) -> Specification:
     if isinstance(backend, str) and backend in NAMES:
         return Local(devices) if backend == "local" else Reference()
     if isinstance(backend, str) or not callable(getattr(backend, "start", None)):
-        raise ConfigError(
-            f"{owner}: backend must be one of {', '.join(map(repr, NAMES))} or come from fm.backends, got {quote(backend)}"
-        )
+        names = ", ".join(map(repr, NAMES))
+        raise ConfigError(f"{owner}: backend must be one of {names} or come from fm.backends, got {quote(backend)}")
     return backend

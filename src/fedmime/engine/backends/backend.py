@@ -1,7 +1,7 @@
 """The seam between a round and the place where clients run.
 
-A back end answers for clients and for nothing else: `round.py` draws the cohort's work, asks a back end for gradients and
-for training, and does the server's part itself. Every back end runs the same algorithm text and gives the same numbers.
+A back end answers for clients and for nothing else: `round.py` asks it for gradients and for training, and does the
+server's part itself. Every back end runs the same algorithm text and gives the same numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Work(NamedTuple):
     round: int
     cohort: Cohort
     updates: np.ndarray
-    """[members] w_i, the share of each member's update in the mean; a part of a cohort keeps the shares of the whole."""
+    """[members] w_i, the share of each member's update in the mean. A part of a cohort keeps its shares of the whole."""
     gradients: np.ndarray
     """[members] w_j, the share of each member's full gradient in the mean."""
     key: jax.Array

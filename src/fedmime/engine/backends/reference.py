@@ -1,7 +1,7 @@
 """The reference back end: eager, one client after another, no padding, nothing kept or shared.
 
-It is what every other back end must agree with, the mode to debug in (print, breakpoints and exceptions work inside losses
-and algorithms), and the computation of a deployed client. An error names the client and what it was doing.
+It is what every other back end must agree with, the mode to debug in (print, breakpoints and exceptions work inside
+losses and algorithms), and the computation of a deployed client. An error names the client and what it was doing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedmime.algorithms.algorithm import Batch, Carry, Message, Reply
+from fedmime.algorithms.algorithm import Batch, Message, Reply
 from fedmime.engine.backends.backend import (
     EXPLODED,
     PROBE_STREAM,
@@ -154,9 +154,8 @@ class _Client:
         rows = self._batches.rows[k, : self._batches.counts[k]]
         return self._grad(y, self._columns, rows, jax.random.fold_in(self._key, k))
 
-    def descend(self, step: Callable[[Carry, Batch], Carry], start: Carry) -> Carry:
-        carry: Any = start
-        x = start if isinstance(start, Vector) else start[0]  # pyright: ignore[reportIndexIssue]
+    def descend(self, step: Callable[[Any, Batch], Any], start: Any) -> Any:
+        carry, x = start, start if isinstance(start, Vector) else start[0]
         for k in range(len(self._batches.counts)):
             if self._watch_drift:
                 self.drift = self.drift + squared_distance(carry if isinstance(carry, Vector) else carry[0], x)

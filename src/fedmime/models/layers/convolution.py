@@ -17,9 +17,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedmime.kernels import ops
-from fedmime.models.layers.bilinear import bilinear
 from fedmime.kernels.ops import Padding
-
+from fedmime.models.layers.bilinear import bilinear
 
 
 def conv2d(

@@ -112,14 +112,18 @@ class LocalBackend:
         if self.memory is None or not accepted:
             return
         for wave, kept, refused in trained:
-            kept, refused = jax.device_get((kept, refused))
-            good = [(c, slot) for c, slot in _slots(wave) if not refused[slot]]
-            values = [jax.tree.map(lambda leaf, slot=slot: leaf[slot], kept) for _, slot in good]
+            new, left_out = jax.device_get((kept, refused))
+            good = [(client, slot) for client, slot in _slots(wave) if not left_out[slot]]
+            values = [jax.tree.map(lambda leaf, slot=slot: leaf[slot], new) for _, slot in good]
             self.memory = self.memory.write([client for client, _ in good], values)
 
     def metrics(self, params: Any, batch: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """See `Backend.metrics`. The number of examples must be a multiple of the number of devices."""
-        return jax.device_get(_metrics(self.problem, replicate(params, self._mesh), dict(batch), self._mesh))
+        """See `Backend.metrics`. Each device takes its part of the batch, which is padded to equal parts."""
+        n = len(first_column(batch))
+        width = -(-n // self._mesh.size) * self._mesh.size
+        padded = {name: column[np.minimum(np.arange(width), n - 1)] for name, column in batch.items()}
+        found = jax.device_get(_metrics(self.problem, replicate(params, self._mesh), padded, self._mesh))
+        return jax.tree.map(lambda values: values[:n], found)
 
     def _gradients(self, work: Work, laid: Laid, points: tuple[Vector, ...]) -> tuple[Vector, ...]:
         points = replicate(points, self._mesh)
@@ -226,10 +230,10 @@ class LocalBackend:
             pool, starts = self._pool.columns, [self._pool.starts[m.client] for m in members]
         else:
             pool, starts = self._copied(columns)
-        loaded = [
-            Loaded(place, m.client, len(first_column(c)), start, source.batches(place) if m.steps else None, m.probes, m.before)
-            for place, m, c, start in zip(group, members, columns, starts, strict=True)
-        ]
+        loaded = []
+        for place, m, c, start in zip(group, members, columns, starts, strict=True):
+            batches = source.batches(place) if m.steps else None
+            loaded.append(Loaded(place, m.client, len(first_column(c)), start, batches, m.probes, m.before))
         tables, training = self._layout.tables(work, loaded, by_client=laid.random)
         return Wave(pool, shard(tables, self._mesh), [[m.client for m in lane] for lane in training])
 

@@ -4,8 +4,8 @@ A local step of Mime needs the gradient of its mini-batch at y and at the anchor
 
 - `factors`: while the full gradient at x goes through the examples, it keeps of each example what rebuilds its
   gradient (see `fedmime.models.problem.Factors`);
-- `cache`: where every example is in exactly one mini-batch of the round, the full gradient goes through the mini-batches
-  and keeps the gradient of each;
+- `cache`: where every example is in exactly one mini-batch of the round, the full gradient goes through the
+  mini-batches and keeps the gradient of each;
 - `twice`: the step computes a second gradient.
 
 The choice is the engine's; algorithms only ask for `Client.grad_difference`.
@@ -13,7 +13,7 @@ The choice is the engine's; algorithms only ask for `Client.grad_difference`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -58,7 +58,7 @@ class Lane(NamedTuple):
 
     def chunk_of(self, i: jax.Array) -> Examples:
         """The i-th chunk of the lane's examples, each weighted as its client's full gradient is."""
-        start, count, owner, number = (column[i] for column in self.tables.chunks)
+        start, count, owner, number = (jnp.asarray(column)[i] for column in self.tables.chunks)
         offsets = jnp.arange(self.chunk)
         rows = start + jnp.minimum(offsets, count - 1)
         real = offsets < count
@@ -119,9 +119,7 @@ def loss_and_difference(
         return loss, at_y - Vector(jax.tree.map(lambda leaf: leaf[examples.step], kept.tables))
     assert problem.factors is not None
     factors = jax.tree.map(lambda leaf: ops.take(leaf, examples.rows), kept.tables)
-    losses, grad = problem.factors.grad_difference(
-        y.tree, examples.fields, factors, examples.weights, examples.key
-    )
+    losses, grad = problem.factors.grad_difference(y.tree, examples.fields, factors, examples.weights, examples.key)
     return _weighted(losses, examples), Vector(grad)
 
 

@@ -1,8 +1,8 @@
 """The index plan: which device trains which clients, step by step, as tables whose shapes rarely change.
 
-All examples of a cohort lie in one pool that every device can read; a step is a row of positions in it. Clients are dealt
-longest first to the least loaded lane. Tables are padded to powers of two, but the compiled programs run only the real
-entries: padding costs no work, and cohorts of other sizes need no new program.
+All examples of a cohort lie in one pool that every device can read; a step is a row of positions in it. Clients are
+dealt longest first to the least loaded lane. Tables are padded to powers of two, but the compiled programs run only the
+real entries: padding costs no work, and cohorts of other sizes need no new program.
 """
 
 from __future__ import annotations
@@ -172,7 +172,10 @@ def _fill(tables: Tables, i: int, work: Work, lane: Sequence[Loaded], chunks: Se
     tables.rows[i, :steps] = np.concatenate([pad_rows(batches.rows, width) + offset for _, batches, offset in training])
     tables.counts[i, :steps] = np.concatenate([batches.counts for _, batches, _ in training])
     tables.client_count[i] = len(training)
-    each = [(first, m.steps, work.updates[m.place], m.client, m.before) for first, (m, _, _) in zip(firsts, training)]
+    each = [
+        (first, m.steps, work.updates[m.place], m.client, m.before)
+        for first, (m, _, _) in zip(firsts, training, strict=True)
+    ]
     for column, values in zip(tables.clients, zip(*each, strict=True), strict=True):
         column[i, : len(values)] = values
 

@@ -1,7 +1,7 @@
 """The two compiled programs of a round: full gradients, and training.
 
-Each device works through its clients one after another, with loops whose trip counts are arguments, so the work is that of
-the real examples and any mix of client sizes runs the same program. A device returns its own partial sums: no device
+Each device works through its clients one after another, with loops whose trip counts are arguments, so the work is that
+of the real examples and any mix of client sizes runs the same program. A device returns its own partial sums: no device
 waits for another inside a program.
 """
 
@@ -109,7 +109,8 @@ def training(
         at_anchor, kept = own
         lane = Lane(problem, pool, tables, key, options.chunk)
         source = Kept(options.keep, *at_anchor) if options.keep and at_anchor else None
-        return _train(algorithm, message, lane, source, kept, *rest, options)
+        pick, bound = rest
+        return _train(algorithm, message, lane, source, kept, pick, bound, options)
 
     given = (message, algorithm, pool, key, (pick, bound))
     return _on_devices(options, in_lane, tables, (at_anchor, kept), *given)

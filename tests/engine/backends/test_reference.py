@@ -1,0 +1,174 @@
+"""The compiled back end against the reference one: models, devices, waves and random numbers; and its error messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedmime as fm
+from algorithms.cases import CASES, Case
+from algorithms.test_transcription import PROBLEM as LOGISTIC
+from algorithms.test_transcription import cohort as transcribed
+from algorithms.test_transcription import data as transcribed_data
+from fedmime.engine.backends import Local
+from fedmime.engine.backends.local import backend as local_backend
+from fedmime.engine.backends.local.layout import Layout
+from fedmime.engine.schedule import Schedule
+
+ETA, CLASSES, LENGTH, TOKENS, ROUNDS = 0.02, 5, 7, 11, 2
+SIZES = (1, 9, 5, 9, 5)  # with mini-batches of 4: whole ones, partial ones of one, a client of one
+KEY = jax.random.key(3)
+A, MOMENTUM = fm.algorithms, fm.optimizers.momentum(0.6)
+
+
+def _images(n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {"x": rng.random((n, 6, 8, 1), np.float32), "y": rng.integers(0, CLASSES, n).astype(np.int32)}
+
+
+def _text(n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    tokens = rng.integers(1, TOKENS, (n, LENGTH + 1)).astype(np.int32)
+    tokens[np.arange(LENGTH + 1) > rng.integers(3, LENGTH + 1, (n, 1))] = 0
+    return {"x": tokens[:, :-1], "y": tokens[:, 1:]}
+
+
+MODELS: dict[str, tuple[Any, Any]] = {
+    "logistic": (fm.models.logistic((6, 8, 1), CLASSES), _images),
+    "mlp": (fm.models.mlp((6, 8, 1), CLASSES, (6, 5)), _images),
+    "wide mlp": (fm.models.mlp((6, 8, 1), 17, (40, 20)), _images),  # wide enough for the kernels
+    "cnn": (fm.models.cnn((6, 8, 1), CLASSES), _images),
+    "cnn without dropout": (fm.models.cnn((6, 8, 1), 17, 0.0), _images),
+    "char_lstm": (fm.models.char_lstm(TOKENS, 3, 4, 2), _text),
+    "word_lstm": (fm.models.word_lstm(TOKENS, 3, 4), _text),
+}
+ALGORITHMS: dict[str, Any] = {
+    "fedavg": A.fedavg(ETA),
+    "mime_lite": A.mime_lite(MOMENTUM, ETA),
+    "mime": A.mime(MOMENTUM, ETA),
+    "mime_mvr": A.mime_mvr(ETA, 0.6, init_rounds=0),
+    "scaffold": A.scaffold(ETA),
+    "split": A.mime(MOMENTUM, ETA, split=True),
+    "drawn": A.mime_lite_mvr(ETA, 0.6, output="random"),
+}
+
+
+def _end(model: str, algorithm: str, epochs: int, backend: Any, dtype: Any = jnp.float64, drift: bool = False) -> Any:
+    """The server's state after some rounds, and their reports."""
+    (problem, draw), chosen, rng = MODELS[model], ALGORITHMS[algorithm], np.random.default_rng(5)
+    population = fm.data.from_arrays({f"c{i}": draw(n, rng) for i, n in enumerate((*SIZES, 5, 9))})
+    schedule = Schedule(6 if chosen.split else len(SIZES), 4, epochs, None, 0, "examples")
+    state = chosen.init(jax.tree.map(lambda a: a.astype(dtype), problem.init(KEY)))
+    infos = []
+    for t in range(ROUNDS):
+        cohort = schedule.cohort(chosen, population, t)
+        state, info = fm.run_round(chosen, problem, state, cohort, KEY, backend=backend, drift=drift)
+        assert not info.abandoned
+        infos.append(info)
+    return state.server, infos
+
+
+def _error(ours: Any, expected: Any) -> float:
+    flat = [np.concatenate([np.ravel(np.asarray(a, np.float64)) for a in jax.tree.leaves(t)]) for t in (ours, expected)]
+    return float(np.abs(flat[0] - flat[1]).max() / np.abs(flat[1]).max())
+
+
+def _agree(model: str, algorithm: str, epochs: int = 1, backend: Any = "local") -> float:
+    (ours, reports), (expected, others) = (
+        _end(model, algorithm, epochs, b, drift=True) for b in (backend, "reference")
+    )
+    for one, other in zip(reports, others, strict=True):
+        np.testing.assert_allclose(
+            [one.loss, one.drift, one.update_norm], [other.loss, other.drift, other.update_norm], rtol=1e-9
+        )
+    return _error(ours, expected)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "mime_lite", "mime", "mime_mvr", "scaffold"])
+@pytest.mark.parametrize("model", ["logistic", "mlp", "cnn", "char_lstm"])
+def test_models_and_algorithms(model: str, algorithm: str, fact) -> None:
+    """Dropout in the CNN, whose random numbers must be the same ones."""
+    error = _agree(model, algorithm, epochs=2 if algorithm == "mime_lite" else 1)
+    fact("model × algorithm on local against reference, relative error in float64", error)
+    assert error <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("model", "algorithm", "epochs"),
+    [
+        ("word_lstm", "mime", 1),
+        ("mlp", "mime", 2),
+        ("cnn", "mime", 2),
+        ("char_lstm", "mime", 2),
+        ("wide mlp", "mime", 1),
+        ("cnn without dropout", "mime", 1),
+        ("cnn without dropout", "fedavg", 1),
+        ("mlp", "split", 1),
+        ("mlp", "drawn", 1),
+    ],
+)
+def test_other_ways_to_a_gradient(model: str, algorithm: str, epochs: int) -> None:
+    assert _agree(model, algorithm, epochs) <= 1e-12
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "mime"])
+@pytest.mark.parametrize("model", ["wide mlp", "cnn without dropout", "char_lstm"])
+def test_single_precision_with_kernels(model: str, algorithm: str, fact) -> None:
+    ours, _ = _end(model, algorithm, 1, "local", jnp.float32)
+    error = _error(ours, _end(model, algorithm, 1, "reference")[0])
+    fact("model × algorithm on local in float32 against reference in float64, relative error", error)
+    assert error <= 5e-5
+
+
+@pytest.mark.parametrize("algorithm", ["mime", "scaffold", "drawn"])
+@pytest.mark.parametrize(
+    "backend",
+    [Local(1), Local(2), Local(3), Local(2, Layout(2, 1)), Local(2, Layout(4, 8)), Local(1, Layout(3, 256))],
+    ids=["one device", "two", "three", "chunks of one", "two lanes", "three lanes on one"],
+)
+def test_any_layout_gives_the_same_round(algorithm: str, backend: Local) -> None:
+    assert _agree("mlp", algorithm, 1, backend) <= 1e-12
+
+
+@pytest.mark.parametrize("algorithm", ["mime", "mime_lite", "scaffold"])
+@pytest.mark.parametrize("model", ["logistic", "cnn"])
+def test_waves_give_the_same_round(model: str, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_backend, "WAVE_BYTES", 2000)
+    assert _agree(model, algorithm, 1) <= 1e-12
+
+
+def test_a_fixed_layout_is_bit_identical() -> None:
+    (first, _), (second, _) = (_end("cnn", "mime", 1, "local", jnp.float32) for _ in range(2))
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_every_algorithm_base_and_mode(case: Case, fact) -> None:
+    """On the clients of the NumPy transcription, with which both back ends are compared there."""
+    rounds, others, x = transcribed_data()
+    ends = []
+    for backend in ("local", "reference"):
+        state = case.algorithm.init({name: jnp.asarray(a) for name, a in x.items()})
+        for t in range(2 + case.algorithm.gradient_rounds):
+            cohort = transcribed(rounds[t], others[t] if case.split else rounds[t], np.float64)
+            state, _ = fm.run_round(case.algorithm, LOGISTIC, state, cohort, backend=backend)
+        ends.append(state.server)
+    error = _error(*ends)
+    fact("algorithm × base × mode on local against reference, relative error in float64", error)
+    assert error <= 1e-12
+
+
+def test_an_error_names_client_and_stage() -> None:
+    def loss(params: Any, batch: Any, key: Any) -> jax.Array:
+        if isinstance(batch["z"], jax.core.Tracer) or float(batch["z"][0]) < 1:  # the abstract evaluation is not it
+            return batch["z"] * params["x"]
+        raise ArithmeticError("no such number")
+
+    problem = fm.models.from_functions(lambda key: {"x": jnp.ones(())}, loss)
+    population = fm.data.from_arrays({"fine": {"z": np.zeros(2)}, "ill": {"z": np.ones(2)}})
+    with pytest.raises(fm.ClientFailed, match="client 'ill', local training: ArithmeticError: no such number"):
+        fm.simulate(A.fedavg(0.1), problem, population, 1, 2, backend="reference")
+    with pytest.raises(fm.ClientFailed, match="client 'ill', its full gradient"):
+        fm.simulate(A.mime(MOMENTUM, 0.1), problem, population, 1, 2, backend="reference")
