@@ -83,4 +83,4 @@ def test_devices_share_a_batch(devices: int, n: int) -> None:
     placed = jax.device_put(model(), everywhere(mesh(devices)))
     found = evaluate(dataclasses.replace(PROBLEM, metrics=metrics), placed, data)
     assert found == pytest.approx(_by_hand(model(), data), rel=1e-12)
-    assert set(seen) == {max(1, {1: 1, 5: 8, 1500: 1024}[n] // devices)}
+    assert set(seen[1:]) == {max(1, {1: 1, 5: 8, 1500: 1024}[n] // devices)}  # the first trace looks at shapes

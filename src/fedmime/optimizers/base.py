@@ -18,7 +18,8 @@ Statistics = Any
 Apply = Literal["frozen", "lookahead"]
 Direction = Callable[[Vector, Statistics, Vector], Vector]
 RoundDirection = Callable[[Vector, Vector], Vector]
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class BaseOptimizer(abc.ABC):
