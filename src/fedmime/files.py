@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from fedmime.errors import ConfigError, DataError
 
@@ -26,6 +28,17 @@ def sha256_of(path: Path) -> str:
     """The sha256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object that a file holds; `ValueError` if it holds anything else."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"{str(path)!r} is damaged: it must hold a JSON object")
+    return found
 
 
 def pinned(path: Path) -> str | None:

@@ -15,6 +15,8 @@ import pytest
 import fedmime as fm
 from engine.setting import PROBLEM, a, population, same
 from faults.program import Ended, Server, said
+from fedmime.engine import identity
+from fedmime.engine.checkpoint import Checkpoints
 
 TRAIN = ["train", "--task", "digits-logistic", "--cohort", "4", "--seed", "3", "--quiet"]
 ROUNDS, EVERY = 6, 2
@@ -52,6 +54,11 @@ def lines(run: Path) -> int:
 
 def checkpoints(run: Path) -> list[int]:
     return sorted(int(path.parent.name) for path in run.glob("checkpoints/*/MANIFEST.json"))
+
+
+def opened(run: Path) -> Checkpoints:
+    """The checkpoints as the run itself opens them."""
+    return Checkpoints(run / "checkpoints", 3, identity.digest(json.loads((run / "identity.json").read_text())))
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +210,7 @@ def test_19_exploding_rate(tmp_path: Path, capsys) -> None:
         "state": "failed", "round": 6, "rounds": 9, "reason": str(caught.value), "seconds": 0
     }  # fmt: skip
     good = fm.simulate(a.fedavg(0.1), PROBLEM, clients, 3, 4, 4)
-    saved = fm.engine.checkpoint.Checkpoints(run / "checkpoints", 3).newest()
+    saved = opened(run).newest()
     assert saved is not None
     assert same(saved.arrays, good.state.server)
 
@@ -239,7 +246,7 @@ def test_20_21_damaged_checkpoint_falls_back(harm, run: Path, whole: Path, capsy
     """Whichever file of the newest one is damaged, the run goes on from the one before, to the same end."""
     names = [path.relative_to(run / "checkpoints" / "4") for path in files(run / "checkpoints" / "4")]
     assert len(names) > 5
-    found = fm.engine.checkpoint.Checkpoints(run / "checkpoints", 3)
+    found = opened(run)
     for name in names:
         target = run / "checkpoints" / "4"
         kept = shutil.copytree(target, run.parent / "kept", dirs_exist_ok=True)
@@ -297,7 +304,7 @@ def test_21_damage_in_what_clients_keep(run: Path, capsys) -> None:
 )
 def test_22_checkpoint_of_another_configuration(changes: list[str], told: str, run: Path, capsys) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    one_line(said([*SAVED, *changes, "--out", run], capsys), 5, told, "--fresh")
+    one_line(said([*SAVED, *changes, "--out", run], capsys), 5, told, "fresh")
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
@@ -313,8 +320,35 @@ def test_22_checkpoint_of_another_model(tmp_path: Path) -> None:
 
 def test_22_checkpoint_of_another_version(run: Path, capsys) -> None:
     for manifest in run.glob("checkpoints/*/MANIFEST.json"):
-        manifest.write_text(manifest.read_text().replace('"schema": 1', '"schema": 2'))
-    one_line(said(["resume", run, "--quiet"], capsys), 5, "another version (schema 2, not 1)")
+        manifest.write_text(manifest.read_text().replace('"schema": 2', '"schema": 1'))
+    one_line(said(["resume", run, "--quiet"], capsys), 5, "another version (schema 1, not 2)")
+
+
+def test_22_checkpoints_of_other_rounds(run: Path, whole: Path, capsys) -> None:
+    """Two that were swapped: neither is believed, the one before is taken, and the run ends as it should."""
+    folder = run / "checkpoints"
+    shutil.copytree(whole / "checkpoints" / "6", folder / "x")
+    for old, new in (("4", "6"), ("x", "4")):
+        (folder / old).rename(folder / new)
+    ended = said(["resume", run, "--quiet"], capsys)
+    assert ended.code == 0
+    assert "checkpoint 6: its manifest is of round 4; checkpoint 2 is taken instead" in ended.err
+    assert "checkpoint 4: its manifest is of round 6; checkpoint 2 is taken instead" in ended.err
+    assert results(run) == results(whole)
+    for old, new in (("2", "x"), ("4", "2"), ("6", "4"), ("x", "6")):
+        (folder / old).rename(folder / new)
+    one_line(said(["resume", run, "--quiet"], capsys), 5, "no checkpoint", "its manifest is of round 2")
+
+
+def test_22_checkpoints_of_another_algorithm(tmp_path: Path) -> None:
+    """Those of FedProx have the shapes of FedAvg's: they are refused all the same."""
+    clients, saving = population([5, 6, 7, 8]), fm.Saving(every=1)
+    for name, algorithm in (("one", a.fedavg(0.1)), ("other", a.fedprox(0.1, 9.0))):
+        fm.simulate(algorithm, PROBLEM, clients, 2, 4, 4, run_dir=tmp_path / name, saving=saving)
+    shutil.rmtree(tmp_path / "one" / "checkpoints")
+    shutil.copytree(tmp_path / "other" / "checkpoints", tmp_path / "one" / "checkpoints")
+    with pytest.raises(fm.CheckpointError, match="checkpoint 2: it belongs to a run of another configuration"):
+        fm.simulate(a.fedavg(0.1), PROBLEM, clients, 3, 4, 4, run_dir=tmp_path / "one", saving=saving)
 
 
 # 23, 24: disks
@@ -461,8 +495,10 @@ def test_28_half_written_line(tail: bytes, run: Path, whole: Path, capsys) -> No
 
 def test_28_missing_lines_are_not_made_up(run: Path, capsys) -> None:
     path = run / "metrics.jsonl"
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
-    one_line(said(["resume", run, "--quiet"], capsys), 5, "metrics.jsonl", "lines are missing")
+    rows = path.read_bytes().splitlines(keepends=True)
+    for harmed in (rows[:3], [b'{"round": 0}\n', *rows[1:]], [rows[0].replace(b"1", b"2"), *rows[1:]]):
+        path.write_bytes(b"".join(harmed))
+        one_line(said(["resume", run, "--quiet"], capsys), 5, "metrics.jsonl", "lines are missing or changed")
 
 
 # 29: clocks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import shlex
@@ -21,7 +22,7 @@ from fedmime.engine import identity, provenance, record
 from fedmime.engine.checkpoint import Checkpoints, Saved
 from fedmime.engine.memory import DiskMemory
 from fedmime.errors import CheckpointError, LockError
-from fedmime.files import flush, whole_file
+from fedmime.files import flush, read_object, sha256_of, whole_file
 from fedmime.numbers import by_place
 
 _log = logging.getLogger("fedmime")
@@ -54,8 +55,7 @@ class RunDirectory:
     """A run's files; a context that one process at a time can be in."""
 
     def __init__(self, path: Path, keep: int, metric: str = "test_accuracy") -> None:
-        self.path, self._metric = path, metric
-        self.checkpoints = Checkpoints(path / "checkpoints", keep)
+        self.path, self._keep, self._metric = path, keep, metric
         self.rows: list[dict[str, Any]] = []
         self._stack = contextlib.ExitStack()
         self._began, self._before = time.monotonic(), 0.0
@@ -81,6 +81,7 @@ class RunDirectory:
             self._clear()
         if (self.path / IDENTITY).is_file():
             self._compare(facts)
+        self.checkpoints = Checkpoints(self.path / "checkpoints", self._keep, identity.digest(facts))
         for name, text in {
             CONFIG: yaml.safe_dump(dict(config), sort_keys=False),
             "command.txt": shlex.join(sys.argv) + "\n",
@@ -102,9 +103,9 @@ class RunDirectory:
         for left in self.path.glob(".*.tmp"):  # half-written when the process was killed
             left.unlink()
         saved = self.checkpoints.newest()
-        finished, length = (0, 0) if saved is None else (saved.round, saved.facts["metrics_bytes"])
+        finished = 0 if saved is None else saved.round
+        self._cut(finished, {} if saved is None else saved.facts)
         self.checkpoints.drop_after(finished)
-        self._cut(finished, length)
         if saved is None:
             (self.path / MEMORY).unlink(missing_ok=True)
         else:
@@ -137,6 +138,7 @@ class RunDirectory:
         facts = {
             "round": state.round,
             "metrics_bytes": metrics.stat().st_size,
+            "metrics_sha256": sha256_of(metrics),
             "score": record.clean(self.rows[-1].get(self._metric)) if self.rows else None,
             "clients": list(index),
             "slots": list(index.values()),
@@ -169,14 +171,14 @@ class RunDirectory:
 
     def _compare(self, facts: Mapping[str, Any]) -> None:
         try:
-            theirs = json.loads((self.path / IDENTITY).read_text(encoding="utf-8"))
-        except ValueError:
-            raise CheckpointError(f"{str(self.path / IDENTITY)!r} cannot be read; start afresh elsewhere") from None
+            theirs = read_object(self.path / IDENTITY)
+        except ValueError as error:
+            raise CheckpointError(f"{error}; choose another directory or start afresh ('fresh')") from None
         if found := identity.differences(json.loads(json.dumps(facts)), theirs):
             more = f" and {len(found) - 5} more" if len(found) > 5 else ""
             raise CheckpointError(
                 f"{str(self.path)!r} holds a run of another configuration ({'; '.join(found[:5])}{more}); "
-                "choose another directory or start afresh (--fresh)"
+                "choose another directory or start afresh ('fresh')"
             )
 
     def _clear(self) -> None:
@@ -184,19 +186,23 @@ class RunDirectory:
             path = self.path / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
-    def _cut(self, finished: int, length: int) -> None:
-        """Bring the lines of rounds back to those of the checkpoint."""
+    def _cut(self, finished: int, facts: Mapping[str, Any]) -> None:
+        """Bring the lines of rounds back to those of the checkpoint with these facts."""
         metrics, timings = self.path / record.METRICS, self.path / TIMINGS
         for path in (metrics, timings):
             path.touch()
-        if metrics.stat().st_size < length:
-            raise CheckpointError(f"{str(metrics)!r} is shorter than its checkpoint says; lines are missing")
+        length = facts.get("metrics_bytes", 0)
+        written = hashlib.sha256(metrics.read_bytes()[:length]).hexdigest()
+        if finished and written != facts.get("metrics_sha256"):
+            raise CheckpointError(
+                f"{str(metrics)!r} is not what checkpoint {finished} says: lines are missing or changed"
+            )
         with metrics.open("rb+") as file:
             file.truncate(length)
         self.rows = record.read_rows(metrics)
         kept = timings.read_bytes().split(b"\n")[:finished]
         timings.write_bytes(b"".join(text + b"\n" for text in kept))
-        with contextlib.suppress(ValueError, KeyError, IndexError):
+        with contextlib.suppress(ValueError, KeyError, IndexError, TypeError):
             self._before = float(json.loads(kept[-1])["seconds"])
 
     def _events(self, finished: int) -> None:
