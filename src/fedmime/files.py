@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +19,41 @@ SUMS = "SHA256SUMS"  # the usual `sha256sum` list beside data files
 
 
 def user_cache() -> Path:
-    """Where what can be made again is kept: `$FEDMIME_CACHE`, or else the user's cache."""
+    """Where what can be made again is kept: `$FEDMIME_CACHE`, or else the user's cache; `OSError` if there is none."""
     if given := os.environ.get("FEDMIME_CACHE"):
         return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedmime"
+    return home_cache()
+
+
+def home_cache() -> Path:
+    """The package's folder in the user's cache; `OSError` for a user without a home."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedmime"
+    except RuntimeError:
+        raise FileNotFoundError("this user has no home; name a folder in FEDMIME_CACHE") from None
+
+
+def private_directory(path: Path) -> Path:
+    """The directory, made where it is not there, once nobody but the caller can write to it; else `PermissionError`.
+
+    What is in it can then be run: it was put there by the caller.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    replaceable = any(above.stat().st_mode & 0o1002 == 0o002 for above in path.absolute().parents)
+    if not stat.S_ISDIR(found.st_mode) or not owned_alone(found) or replaceable:
+        raise PermissionError(f"{str(path)!r} is no directory that only you can write to; remove it or name another")
+    path.chmod(0o700)
+    return path
+
+
+def owned_alone(found: os.stat_result) -> bool:
+    """Whether a file or directory is the caller's, and writable for neither its group nor others."""
+    if not hasattr(os, "geteuid"):  # Windows: folders of users are private, and modes say nothing
+        return True
+    return found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
 def sha256_of(path: Path) -> str:
