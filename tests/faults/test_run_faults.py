@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import orbax.checkpoint
 import pytest
 
 import fedmime as fm
@@ -17,6 +18,7 @@ from engine.setting import PROBLEM, a, population, same
 from faults.program import Ended, Server, said
 from fedmime.engine import identity
 from fedmime.engine.checkpoint import Checkpoints
+from fedmime.engine.directory import RunDirectory
 
 TRAIN = ["train", "--task", "digits-logistic", "--cohort", "4", "--seed", "3", "--quiet"]
 ROUNDS, EVERY = 6, 2
@@ -421,6 +423,58 @@ def test_24_directory_gone_between_rounds(forks: Server, tmp_path: Path) -> None
     assert child.wait() == 74
     assert child.said().count("\n") == 1
     assert "No such file or directory" in child.said()
+
+
+@pytest.mark.parametrize(("every", "again"), [(1, False), (50, True)], ids=["removed", "another in its place"])
+def test_24_directory_removed_between_rounds(every: int, again: bool, tmp_path: Path) -> None:
+    """The next write ends the run; nothing of it comes back."""
+    run, seen = tmp_path / "run", []
+
+    def remove(*_: object) -> None:
+        seen.append(1)
+        if len(seen) == 2:
+            shutil.rmtree(run)
+            if again:
+                run.mkdir()
+                (run / "metrics.jsonl").touch()
+
+    saving = fm.Saving(every=every)
+    with pytest.raises(FileNotFoundError, match=r"\[Errno 2\] "):
+        fm.simulate(
+            a.scaffold(0.1), PROBLEM, population([5, 6, 7]), 9, 3, 4, run_dir=run, saving=saving, on_round=remove
+        )
+    assert len(seen) == 2
+    assert [path.name for path in tmp_path.rglob("*")] == (["run", "metrics.jsonl"] if again else [])
+
+
+def test_24_directory_replaced_by_that_of_another_process(tmp_path: Path) -> None:
+    """Whoever removed it may have started anew in its place: that run is not written to."""
+    with RunDirectory(tmp_path / "run", keep=1) as directory:
+        directory.claim({}, {}, {}, fresh=False)
+        shutil.rmtree(tmp_path / "run")
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "run.lock").touch()
+        for write in (
+            lambda: directory.row({"round": 0}),
+            lambda: directory.status("running", 0, 1),
+            lambda: directory.save(fm.State(0, ())),
+            lambda: directory.clients({}),
+        ):
+            with pytest.raises(FileNotFoundError, match="put in place of the run's"):
+                write()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.lock"]
+
+
+def test_24_directory_removed_while_it_is_saved(tmp_path: Path, monkeypatch) -> None:
+    def save(self: object, path: Path, *_: object) -> None:
+        shutil.rmtree(tmp_path / "run")
+        raise ValueError(f"NOT_FOUND: {path}")
+
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(orbax.checkpoint.PyTreeCheckpointer, "save", save)
+    with pytest.raises(FileNotFoundError):
+        Checkpoints(tmp_path / "run" / "checkpoints", 3, "").save(1, [np.zeros(1)], {})
+    assert not list(tmp_path.iterdir())
 
 
 # 25 is tests/faults/test_kill.py

@@ -199,6 +199,8 @@ def _write_arrays(path: Path, arrays: Sequence[np.ndarray]) -> None:
         with ocp.PyTreeCheckpointer() as checkpointer:
             checkpointer.save(path.absolute(), tree)
     except Exception as error:
+        if not path.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
         raise _system_error(error, path) or error from None
 
 

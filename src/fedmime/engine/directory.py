@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
+import os
 import shlex
 import shutil
 import sys
@@ -34,7 +36,7 @@ IDENTITY, CONFIG, STATUS, TIMINGS, CLIENTS = (
     "timings.jsonl",
     "clients.json",
 )
-MEMORY, MODEL, BEST = "clients.memory", "model.safetensors", "best.safetensors"
+LOCK, MEMORY, MODEL, BEST = "run.lock", "clients.memory", "model.safetensors", "best.safetensors"
 _OURS = (
     IDENTITY,
     CONFIG,
@@ -65,9 +67,10 @@ class RunDirectory:
 
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            self._stack.enter_context(filelock.FileLock(self.path / "run.lock", timeout=0))
+            self._stack.enter_context(filelock.FileLock(self.path / LOCK, timeout=0))
         except filelock.Timeout:
             raise LockError(f"run directory {str(self.path)!r} is in use by another process") from None
+        self._lock = os.stat(self.path / LOCK)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -122,16 +125,15 @@ class RunDirectory:
         """Write down what a round gave."""
         self.rows.append(row)
         seconds = self.seconds()
-        with (self.path / record.METRICS).open("a", encoding="utf-8") as file:
-            file.write(record.line(row))
-        with (self.path / TIMINGS).open("a", encoding="utf-8") as file:
-            file.write(record.line({"round": row["round"], "seconds": round(seconds, 3)}))
+        self._append(record.METRICS, record.line(row))
+        self._append(TIMINGS, record.line({"round": row["round"], "seconds": round(seconds, 3)}))
         for name, value in row.items():
             if isinstance(value, float) and np.isfinite(value):
                 self._tb.add_scalar(name, value, row["round"] + 1)
 
     def save(self, state: State) -> None:
         """Write a checkpoint of the state after the last row."""
+        self._require()
         metrics = self.path / record.METRICS
         flush(metrics)
         index = state.memory.commit(state.round) if isinstance(state.memory, DiskMemory) else {}
@@ -158,8 +160,7 @@ class RunDirectory:
 
         model = by_place(jax.device_get(params(state)))
         named = {place: np.ascontiguousarray(leaf) for place, leaf in model.items()}
-        with whole_file(self.path / name) as temporary:
-            temporary.write_bytes(save(named, {"rounds": str(state.round)}))
+        self._write(name, save(named, {"rounds": str(state.round)}))
 
     def clients(self, facts: Mapping[str, Any]) -> None:
         """Write the figures of every client."""
@@ -211,9 +212,25 @@ class RunDirectory:
         self._tb = SummaryWriter(str(self.path / "tb"), purge_step=finished + 1 if finished else None)
         self._stack.callback(self._tb.close)
 
-    def _write(self, name: str, text: str) -> None:
+    def _require(self) -> None:
+        """Look whether the directory is still the one that was locked: one that was removed is not made again."""
+        if not os.path.samestat(os.stat(self.path / LOCK), self._lock):
+            raise FileNotFoundError(errno.ENOENT, "another directory was put in place of the run's", str(self.path))
+
+    def _write(self, name: str, content: str | bytes) -> None:
+        self._require()
         with whole_file(self.path / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    def _append(self, name: str, text: str) -> None:
+        """Add to a file that is there already."""
+        self._require()
+        with open(self.path / name, "a", encoding="utf-8", opener=_existing) as file:
+            file.write(text)
+
+
+def _existing(path: str, flags: int) -> int:
+    return os.open(path, flags & ~os.O_CREAT)
 
 
 def _index(facts: Mapping[str, Any]) -> dict[int, int]:
