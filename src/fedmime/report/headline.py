@@ -93,13 +93,13 @@ def columns(rows: Sequence[Headline]) -> list[Column]:
     return [column for column in COLUMNS if looked or column[1] != "worst_decile"]
 
 
-def cells(rows: Sequence[Headline], target: float | None) -> list[list[tuple[str, bool]]]:
-    """The table's text, and whether it is the best of its column."""
+def cells(rows: Sequence[Headline], target: float | None, compared: bool = True) -> list[list[tuple[str, bool]]]:
+    """The table's text, and whether it is the best of its column; none is where figures cannot be compared."""
     told = []
     for _, field, write, best in columns(rows):
         known = [write(value) for row in rows if (value := getattr(row, field)) is not None]
         values = [value for row in rows if (value := getattr(row, field)) is not None]
-        winner = write(best(values)) if len(set(known)) > 1 else None
+        winner = write(best(values)) if compared and len(set(known)) > 1 else None
         texts = [write(getattr(row, field)) for row in rows]
         if field == "rounds_to_target" and target is not None:
             texts = [
