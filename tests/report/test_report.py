@@ -181,6 +181,29 @@ def test_runs_are_found_and_told_apart(tmp_path: Path) -> None:
         load(tmp_path / "b")
 
 
+@pytest.mark.parametrize("name", ["status.json", "config.yaml", "env.json", "data.json", "clients.json"])
+@pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe", b"- a\n", b"[1]", b"null", b"[" * 100_000])
+def test_damaged_files_are_named(name: str, content: bytes, tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", "Mime", rounds=2)
+    (path / name).write_bytes(content)
+    with pytest.raises(DataError, match=rf"^'.*{re.escape(name)}' is damaged: [^\n]*$"):
+        load(path)
+
+
+def test_values_of_another_kind_are_gaps(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", "Mime", rounds=3, target=10**400)
+    (path / "timings.jsonl").write_text('{"round": 0, "seconds": "x"}\n{"round": 1}\n{"round": 2, "seconds": [1]}\n')
+    for value in ("x", True, None, 10**400, float("nan"), [1], {"a": 1}):
+        change(path / "status.json", state=value, seconds=value, rounds=value, round=value, reason=value)
+        assert table(html.page("", load(path), pictures=[]), "headline")[0][6] == "–"
+    change(path / "clients.json", accuracy=[10**400])
+    with pytest.raises(DataError, match="lists must hold numbers"):
+        load(path)
+    change_rows(path, {1: {"loss": 10**400}})
+    with pytest.raises(DataError, match="a number is too large"):
+        load(path)
+
+
 def test_rounds_to_target() -> None:
     history = {"round": np.arange(4), "test_accuracy": np.array([0.1, np.nan, 0.5, 0.4])}
     assert [rounds_to_target(history, goal) for goal in (0.1, 0.3, 0.5, 0.6)] == [1, 3, 3, None]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fedmime.report.recorded import Recorded, rounds_to_target
+from fedmime.report.recorded import Recorded, finite, rounds_to_target
 from fedmime.report.words import NOTHING, duration, megabytes, percent, whole
 
 ACCURACY = "test_accuracy"
@@ -72,14 +72,12 @@ def _seconds(run: Recorded) -> float | None:
     known = run.seconds[np.isfinite(run.seconds)]
     if len(known):
         return float(known[-1])
-    told = run.status.get("seconds")
-    return float(told) if isinstance(told, int | float) else None
+    return finite(run.status.get("seconds"))
 
 
 def common_target(runs: Sequence[Recorded]) -> float | None:
     """The accuracy to reach: what the runs were asked, else the highest whole per cent that every run reached."""
-    asked = [run.config.get("target") for run in runs]
-    told = {float(value) for value in asked if isinstance(value, int | float) and not isinstance(value, bool)}
+    told = {value for run in runs if (value := finite(run.config.get("target"))) is not None}
     if len(told) == 1:
         return told.pop()
     best = [accuracy.max() for run in runs if len(accuracy := run.series(ACCURACY)[1])]
