@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -30,7 +31,7 @@ def home_cache() -> Path:
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedmime"
     except RuntimeError:
-        raise FileNotFoundError("this user has no home; name a folder in FEDMIME_CACHE") from None
+        raise FileNotFoundError("this user has no home with a cache; name one in XDG_CACHE_HOME") from None
 
 
 def private_directory(path: Path) -> Path:
@@ -47,6 +48,14 @@ def private_directory(path: Path) -> Path:
         raise PermissionError(f"{str(path)!r} is no directory that only you can write to; remove it or name another")
     path.chmod(0o700)
     return path
+
+
+def require_writable(path: Path) -> None:
+    """Refuse with `OSError` a directory that cannot be made or written to; nothing is made."""
+    there = next(above for above in (path.absolute(), *path.absolute().parents) if above.exists())
+    for wrong, code in ((not there.is_dir(), errno.ENOTDIR), (not os.access(there, os.W_OK | os.X_OK), errno.EACCES)):
+        if wrong:
+            raise OSError(code, os.strerror(code), str(there))
 
 
 def owned_alone(found: os.stat_result) -> bool:

@@ -24,7 +24,7 @@ from fedmime.engine import identity, provenance, record
 from fedmime.engine.checkpoint import Checkpoints, Saved
 from fedmime.engine.memory import DiskMemory
 from fedmime.errors import CheckpointError, LockError
-from fedmime.files import flush, read_object, sha256_of, whole_file
+from fedmime.files import flush, read_object, require_writable, sha256_of, whole_file
 from fedmime.numbers import by_place
 
 _log = logging.getLogger("fedmime")
@@ -76,15 +76,23 @@ class RunDirectory:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def check(self, facts: Mapping[str, Any], fresh: bool) -> None:
+        """Refuse what `claim` and `resume` refuse; nothing is written."""
+        require_writable(self.path)
+        if (self.path / LOCK).exists():
+            with self:
+                pass
+        if not fresh:
+            self._open(facts)
+            self._saved()
+
     def claim(self, facts: Mapping[str, Any], config: Mapping[str, Any], data: Mapping[str, Any], fresh: bool) -> None:
         """Say what this run is. A directory with another run is refused, unless a fresh start is wanted."""
         import yaml
 
         if fresh:
             self._clear()
-        if (self.path / IDENTITY).is_file():
-            self._compare(facts)
-        self.checkpoints = Checkpoints(self.path / "checkpoints", self._keep, identity.digest(facts))
+        self._open(facts)
         for name, text in {
             CONFIG: yaml.safe_dump(dict(config), sort_keys=False),
             "command.txt": shlex.join(sys.argv) + "\n",
@@ -105,9 +113,9 @@ class RunDirectory:
         """The state to go on from: the newest sound checkpoint's, else the one given. Later lines are cut off."""
         for left in self.path.glob(".*.tmp"):  # half-written when the process was killed
             left.unlink()
-        saved = self.checkpoints.newest()
+        saved = self._saved()
         finished = 0 if saved is None else saved.round
-        self._cut(finished, {} if saved is None else saved.facts)
+        self._cut(finished, 0 if saved is None else saved.facts["metrics_bytes"])
         self.checkpoints.drop_after(finished)
         if saved is None:
             (self.path / MEMORY).unlink(missing_ok=True)
@@ -160,7 +168,7 @@ class RunDirectory:
 
         model = by_place(jax.device_get(params(state)))
         named = {place: np.ascontiguousarray(leaf) for place, leaf in model.items()}
-        self._write(name, save(named, {"rounds": str(state.round)}))
+        self._write(name, save(named, {"run": f"{self._configuration} after {state.round} rounds"}))
 
     def clients(self, facts: Mapping[str, Any]) -> None:
         """Write the figures of every client."""
@@ -170,11 +178,26 @@ class RunDirectory:
         """How long the run took so far, earlier parts included."""
         return self._before + time.monotonic() - self._began
 
+    def _open(self, facts: Mapping[str, Any]) -> None:
+        """Find the checkpoints of the run with these facts; a directory that holds another run is refused."""
+        if (self.path / IDENTITY).is_file():
+            self._compare(facts)
+        self._configuration = identity.digest(facts)
+        self.checkpoints = Checkpoints(self.path / "checkpoints", self._keep, self._configuration)
+
+    def _saved(self) -> Saved | None:
+        """The newest sound checkpoint, once the lines of the rounds before it are what they were."""
+        saved, metrics = self.checkpoints.newest(), self.path / record.METRICS
+        if saved is not None:
+            lines = metrics.read_bytes() if metrics.is_file() else b""
+            length, digest = (saved.facts.get(name) for name in ("metrics_bytes", "metrics_sha256"))
+            if hashlib.sha256(lines[:length]).hexdigest() != digest:
+                told = f"is not what checkpoint {saved.round} says: lines are missing or changed"
+                raise CheckpointError(f"{str(metrics)!r} {told}")
+        return saved
+
     def _compare(self, facts: Mapping[str, Any]) -> None:
-        try:
-            theirs = read_object(self.path / IDENTITY)
-        except ValueError as error:
-            raise CheckpointError(f"{error}; choose another directory or start afresh ('fresh')") from None
+        theirs = read_identity(self.path)
         if found := identity.differences(json.loads(json.dumps(facts)), theirs):
             more = f" and {len(found) - 5} more" if len(found) > 5 else ""
             raise CheckpointError(
@@ -187,17 +210,11 @@ class RunDirectory:
             path = self.path / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
-    def _cut(self, finished: int, facts: Mapping[str, Any]) -> None:
-        """Bring the lines of rounds back to those of the checkpoint with these facts."""
+    def _cut(self, finished: int, length: int) -> None:
+        """Bring the lines of rounds back to those of the checkpoint."""
         metrics, timings = self.path / record.METRICS, self.path / TIMINGS
         for path in (metrics, timings):
             path.touch()
-        length = facts.get("metrics_bytes", 0)
-        written = hashlib.sha256(metrics.read_bytes()[:length]).hexdigest()
-        if finished and written != facts.get("metrics_sha256"):
-            raise CheckpointError(
-                f"{str(metrics)!r} is not what checkpoint {finished} says: lines are missing or changed"
-            )
         with metrics.open("rb+") as file:
             file.truncate(length)
         self.rows = record.read_rows(metrics)
@@ -227,6 +244,14 @@ class RunDirectory:
         self._require()
         with open(self.path / name, "a", encoding="utf-8", opener=_existing) as file:
             file.write(text)
+
+
+def read_identity(run: Path) -> dict[str, Any]:
+    """The facts that a run directory was claimed with."""
+    try:
+        return read_object(run / IDENTITY)
+    except ValueError as error:
+        raise CheckpointError(f"{error}; choose another directory or start afresh ('fresh')") from None
 
 
 def _existing(path: str, flags: int) -> int:

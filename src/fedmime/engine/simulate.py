@@ -88,6 +88,7 @@ def simulate(
     stop: Callable[[], int | None] | None = None,
     drift: bool = False,
     devices: int | None = None,
+    dry_run: bool = False,
 ) -> Run:
     """Train for a number of rounds and return the final state with the history of every figure.
 
@@ -111,9 +112,11 @@ def simulate(
         on_round: called after every round with what happened and the metrics measured, if any.
         stop: called once in every round; the number of a signal ends the run after it, saved.
         drift: also measure the clients' mean squared distance from the server model.
+        dry_run: refuse what a run refuses before its first round, its directory included; nothing is trained or
+            written.
     """
     schedule = _schedule(population, rounds, cohort_size, batch_size, epochs, steps, seed, weights, algorithm)
-    _check(problem, initial, run_dir, on_round, participation, drift)
+    _check(problem, initial, run_dir, on_round, participation, drift, dry_run)
     if participation is not None:
         schedule = dataclasses.replace(schedule, participation=participation)
     watch, gate, saving = Watch(evaluate_every, clients_every), gate or Gate(), saving or Saving()
@@ -132,12 +135,18 @@ def simulate(
         options = {"devices": devices, "drift": drift, "layout": layout, "intake": intake, "largest": gate.largest}
         return assemble(algorithm, problem, server, t, cohort, key, **options, donate=True)
 
+    facts = {}
+    if run_dir is not None:
+        facts = identity.facts(algorithm, problem, population, schedule, state, initial)
+        facts |= {"watch": identity.describe(watch), "gate": identity.describe(gate), "drift": drift}
+    if dry_run:
+        if run_dir is not None:
+            RunDirectory(Path(run_dir), saving.keep).check(facts, saving.fresh)
+        return Run({}, state)
     with contextlib.ExitStack() as stack:
         directory = None
         if run_dir is not None:
             directory = stack.enter_context(RunDirectory(Path(run_dir), saving.keep))
-            facts = identity.facts(algorithm, problem, population, schedule, state, initial)
-            facts |= {"watch": identity.describe(watch), "gate": identity.describe(gate), "drift": drift}
             directory.claim(facts, facts if config is None else config, facts["data"], saving.fresh)
             state = directory.resume(state, blank)
         state = owned(state, devices)  # rounds use it up, not the caller's model
@@ -187,7 +196,9 @@ def reserve(layout: Layout, algorithm: Algorithm, population: Clients, schedule:
         layout.pool = Pool.around([first, last], mesh(layout.devices), worth=rounds * cohort)
 
 
-def _check(problem: Any, initial: Any, run_dir: Any, on_round: Any, participation: Any, drift: Any) -> None:
+def _check(
+    problem: Any, initial: Any, run_dir: Any, on_round: Any, participation: Any, drift: Any, dry_run: Any
+) -> None:
     """Check arguments that only simulate looks at."""
     offers("simulate", "problem", problem, ("loss", "check", "init", "metrics"), "come from fm.models")
     if initial is not None:
@@ -199,6 +210,7 @@ def _check(problem: Any, initial: Any, run_dir: Any, on_round: Any, participatio
     if participation is not None:
         made("simulate", "participation", participation, Participation, "be an fm.Participation")
     flag("simulate", "drift", drift)
+    flag("simulate", "dry_run", dry_run)
 
 
 def _schedule(
