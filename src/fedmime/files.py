@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
+import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from fedmime.errors import ConfigError, DataError
 
@@ -16,16 +20,66 @@ SUMS = "SHA256SUMS"  # the usual `sha256sum` list beside data files
 
 
 def user_cache() -> Path:
-    """Where what can be made again is kept: `$FEDMIME_CACHE`, or else the user's cache."""
+    """Where what can be made again is kept: `$FEDMIME_CACHE`, or else the user's cache; `OSError` if there is none."""
     if given := os.environ.get("FEDMIME_CACHE"):
         return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedmime"
+    return home_cache()
+
+
+def home_cache() -> Path:
+    """The package's folder in the user's cache; `OSError` for a user without a home."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedmime"
+    except RuntimeError:
+        raise FileNotFoundError("this user has no home with a cache; name one in XDG_CACHE_HOME") from None
+
+
+def private_directory(path: Path) -> Path:
+    """The directory, made where it is not there, once nobody but the caller can write to it; else `PermissionError`.
+
+    What is in it can then be run: it was put there by the caller.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    replaceable = any(above.stat().st_mode & 0o1002 == 0o002 for above in path.absolute().parents)
+    if not stat.S_ISDIR(found.st_mode) or not owned_alone(found) or replaceable:
+        raise PermissionError(f"{str(path)!r} is no directory that only you can write to; remove it or name another")
+    path.chmod(0o700)
+    return path
+
+
+def require_writable(path: Path) -> None:
+    """Refuse with `OSError` a directory that cannot be made or written to; nothing is made."""
+    there = next(above for above in (path.absolute(), *path.absolute().parents) if above.exists())
+    for wrong, code in ((not there.is_dir(), errno.ENOTDIR), (not os.access(there, os.W_OK | os.X_OK), errno.EACCES)):
+        if wrong:
+            raise OSError(code, os.strerror(code), str(there))
+
+
+def owned_alone(found: os.stat_result) -> bool:
+    """Whether a file or directory is the caller's, and writable for neither its group nor others."""
+    if not hasattr(os, "geteuid"):  # Windows: folders of users are private, and modes say nothing
+        return True
+    return found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
 def sha256_of(path: Path) -> str:
     """The sha256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object that a file holds; `ValueError` if it holds anything else."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"{str(path)!r} is damaged: it must hold a JSON object")
+    return found
 
 
 def pinned(path: Path) -> str | None:

@@ -10,11 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import orbax.checkpoint
 import pytest
 
 import fedmime as fm
 from engine.setting import PROBLEM, a, population, same
 from faults.program import Ended, Server, said
+from fedmime.engine import identity
+from fedmime.engine.checkpoint import Checkpoints
+from fedmime.engine.directory import RunDirectory
 
 TRAIN = ["train", "--task", "digits-logistic", "--cohort", "4", "--seed", "3", "--quiet"]
 ROUNDS, EVERY = 6, 2
@@ -52,6 +56,11 @@ def lines(run: Path) -> int:
 
 def checkpoints(run: Path) -> list[int]:
     return sorted(int(path.parent.name) for path in run.glob("checkpoints/*/MANIFEST.json"))
+
+
+def opened(run: Path) -> Checkpoints:
+    """The checkpoints as the run itself opens them."""
+    return Checkpoints(run / "checkpoints", 3, identity.digest(json.loads((run / "identity.json").read_text())))
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +212,7 @@ def test_19_exploding_rate(tmp_path: Path, capsys) -> None:
         "state": "failed", "round": 6, "rounds": 9, "reason": str(caught.value), "seconds": 0
     }  # fmt: skip
     good = fm.simulate(a.fedavg(0.1), PROBLEM, clients, 3, 4, 4)
-    saved = fm.engine.checkpoint.Checkpoints(run / "checkpoints", 3).newest()
+    saved = opened(run).newest()
     assert saved is not None
     assert same(saved.arrays, good.state.server)
 
@@ -239,7 +248,7 @@ def test_20_21_damaged_checkpoint_falls_back(harm, run: Path, whole: Path, capsy
     """Whichever file of the newest one is damaged, the run goes on from the one before, to the same end."""
     names = [path.relative_to(run / "checkpoints" / "4") for path in files(run / "checkpoints" / "4")]
     assert len(names) > 5
-    found = fm.engine.checkpoint.Checkpoints(run / "checkpoints", 3)
+    found = opened(run)
     for name in names:
         target = run / "checkpoints" / "4"
         kept = shutil.copytree(target, run.parent / "kept", dirs_exist_ok=True)
@@ -297,7 +306,7 @@ def test_21_damage_in_what_clients_keep(run: Path, capsys) -> None:
 )
 def test_22_checkpoint_of_another_configuration(changes: list[str], told: str, run: Path, capsys) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    one_line(said([*SAVED, *changes, "--out", run], capsys), 5, told, "--fresh")
+    one_line(said([*SAVED, *changes, "--out", run], capsys), 5, told, "fresh")
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
@@ -313,8 +322,35 @@ def test_22_checkpoint_of_another_model(tmp_path: Path) -> None:
 
 def test_22_checkpoint_of_another_version(run: Path, capsys) -> None:
     for manifest in run.glob("checkpoints/*/MANIFEST.json"):
-        manifest.write_text(manifest.read_text().replace('"schema": 1', '"schema": 2'))
-    one_line(said(["resume", run, "--quiet"], capsys), 5, "another version (schema 2, not 1)")
+        manifest.write_text(manifest.read_text().replace('"schema": 2', '"schema": 1'))
+    one_line(said(["resume", run, "--quiet"], capsys), 5, "another version (schema 1, not 2)")
+
+
+def test_22_checkpoints_of_other_rounds(run: Path, whole: Path, capsys) -> None:
+    """Two that were swapped: neither is believed, the one before is taken, and the run ends as it should."""
+    folder = run / "checkpoints"
+    shutil.copytree(whole / "checkpoints" / "6", folder / "x")
+    for old, new in (("4", "6"), ("x", "4")):
+        (folder / old).rename(folder / new)
+    ended = said(["resume", run, "--quiet"], capsys)
+    assert ended.code == 0
+    assert "checkpoint 6: its manifest is of round 4; checkpoint 2 is taken instead" in ended.err
+    assert "checkpoint 4: its manifest is of round 6; checkpoint 2 is taken instead" in ended.err
+    assert results(run) == results(whole)
+    for old, new in (("2", "x"), ("4", "2"), ("6", "4"), ("x", "6")):
+        (folder / old).rename(folder / new)
+    one_line(said(["resume", run, "--quiet"], capsys), 5, "no checkpoint", "its manifest is of round 2")
+
+
+def test_22_checkpoints_of_another_algorithm(tmp_path: Path) -> None:
+    """Those of FedProx have the shapes of FedAvg's: they are refused all the same."""
+    clients, saving = population([5, 6, 7, 8]), fm.Saving(every=1)
+    for name, algorithm in (("one", a.fedavg(0.1)), ("other", a.fedprox(0.1, 9.0))):
+        fm.simulate(algorithm, PROBLEM, clients, 2, 4, 4, run_dir=tmp_path / name, saving=saving)
+    shutil.rmtree(tmp_path / "one" / "checkpoints")
+    shutil.copytree(tmp_path / "other" / "checkpoints", tmp_path / "one" / "checkpoints")
+    with pytest.raises(fm.CheckpointError, match="checkpoint 2: it belongs to a run of another configuration"):
+        fm.simulate(a.fedavg(0.1), PROBLEM, clients, 3, 4, 4, run_dir=tmp_path / "one", saving=saving)
 
 
 # 23, 24: disks
@@ -389,6 +425,58 @@ def test_24_directory_gone_between_rounds(forks: Server, tmp_path: Path) -> None
     assert "No such file or directory" in child.said()
 
 
+@pytest.mark.parametrize(("every", "again"), [(1, False), (50, True)], ids=["removed", "another in its place"])
+def test_24_directory_removed_between_rounds(every: int, again: bool, tmp_path: Path) -> None:
+    """The next write ends the run; nothing of it comes back."""
+    run, seen = tmp_path / "run", []
+
+    def remove(*_: object) -> None:
+        seen.append(1)
+        if len(seen) == 2:
+            shutil.rmtree(run)
+            if again:
+                run.mkdir()
+                (run / "metrics.jsonl").touch()
+
+    saving = fm.Saving(every=every)
+    with pytest.raises(FileNotFoundError, match=r"\[Errno 2\] "):
+        fm.simulate(
+            a.scaffold(0.1), PROBLEM, population([5, 6, 7]), 9, 3, 4, run_dir=run, saving=saving, on_round=remove
+        )
+    assert len(seen) == 2
+    assert [path.name for path in tmp_path.rglob("*")] == (["run", "metrics.jsonl"] if again else [])
+
+
+def test_24_directory_replaced_by_that_of_another_process(tmp_path: Path) -> None:
+    """Whoever removed it may have started anew in its place: that run is not written to."""
+    with RunDirectory(tmp_path / "run", keep=1) as directory:
+        directory.claim({}, {}, {}, fresh=False)
+        shutil.rmtree(tmp_path / "run")
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "run.lock").touch()
+        for write in (
+            lambda: directory.row({"round": 0}),
+            lambda: directory.status("running", 0, 1),
+            lambda: directory.save(fm.State(0, ())),
+            lambda: directory.clients({}),
+        ):
+            with pytest.raises(FileNotFoundError, match="put in place of the run's"):
+                write()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.lock"]
+
+
+def test_24_directory_removed_while_it_is_saved(tmp_path: Path, monkeypatch) -> None:
+    def save(self: object, path: Path, *_: object) -> None:
+        shutil.rmtree(tmp_path / "run")
+        raise ValueError(f"NOT_FOUND: {path}")
+
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(orbax.checkpoint.PyTreeCheckpointer, "save", save)
+    with pytest.raises(FileNotFoundError):
+        Checkpoints(tmp_path / "run" / "checkpoints", 3, "").save(1, [np.zeros(1)], {})
+    assert not list(tmp_path.iterdir())
+
+
 # 25 is tests/faults/test_kill.py
 
 
@@ -461,8 +549,10 @@ def test_28_half_written_line(tail: bytes, run: Path, whole: Path, capsys) -> No
 
 def test_28_missing_lines_are_not_made_up(run: Path, capsys) -> None:
     path = run / "metrics.jsonl"
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
-    one_line(said(["resume", run, "--quiet"], capsys), 5, "metrics.jsonl", "lines are missing")
+    rows = path.read_bytes().splitlines(keepends=True)
+    for harmed in (rows[:3], [b'{"round": 0}\n', *rows[1:]], [rows[0].replace(b"1", b"2"), *rows[1:]]):
+        path.write_bytes(b"".join(harmed))
+        one_line(said(["resume", run, "--quiet"], capsys), 5, "metrics.jsonl", "lines are missing or changed")
 
 
 # 29: clocks

@@ -364,17 +364,6 @@ def test_without_kernels_the_reason_is_told(monkeypatch, environment, said):
 
 
 @needed
-def test_a_library_is_built_once_and_left_whole(monkeypatch, tmp_path):
-    monkeypatch.setenv("FEDMIME_CACHE", str(tmp_path))
-    compiler = library._compiler() or "cc"
-    first = library._compiled(compiler)
-    made = first.stat().st_mtime_ns
-    assert library._compiled(compiler) == first
-    assert first.stat().st_mtime_ns == made
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [first.name]
-
-
-@needed
 @pytest.mark.parametrize("core", [-1, 0, 1, 5000])
 def test_a_thread_that_goes_to_a_core_may_leave_it_again(core):
     """Whatever core is named: the number is the same, and no thread is bound."""

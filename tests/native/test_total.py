@@ -89,9 +89,9 @@ _LOST = """
 import ctypes, sys
 import jax, jax.numpy as jnp, numpy as np
 import fedmime as fm
-from fedmime import native
+from fedmime.native import library
 
-ctypes.c_int.in_dll(ctypes.CDLL(native.status()), "fedmime_patience").value = 1
+ctypes.c_int.in_dll(library._load().library, "fedmime_patience").value = 1
 client = int(sys.argv[1])
 
 def seen(x):

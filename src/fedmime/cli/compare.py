@@ -47,7 +47,7 @@ def run(args: Compare) -> int:
     if args.dry_run:
         from fedmime.cli.plan import show
 
-        return max(show(prepared, out / label, args.json) for label, prepared in chosen)
+        return max(show(prepared, out / label, args) for label, prepared in chosen)
     rows = []
     for label, prepared in chosen:
         result = carry_out(prepared, out / label, args, name=label)

@@ -71,11 +71,14 @@ def _home(paths: tuple[Path, ...]) -> Path:
 
 
 def _tell(args: Report, written: list[Path], runs: list[Recorded], target: float | None) -> None:
+    from fedmime.report.comparable import warning
     from fedmime.report.headline import headline
 
+    if apart := warning(runs):
+        sys.stderr.write(f"fedmime: {apart}\n")
     if args.json:
         table = [dataclasses.asdict(headline(run, target)) for run in runs]
-        found = {"report": str(written[0]), "target": target, "runs": table}
+        found = {"report": str(written[0]), "target": target, "warning": apart or None, "runs": table}
         sys.stdout.write(json.dumps(found, allow_nan=False) + "\n")
     else:
         sys.stdout.writelines(f"{path}\n" for path in written)

@@ -54,7 +54,7 @@ def run(args: Train) -> int:
     if args.dry_run:
         from fedmime.cli.plan import show
 
-        return show(prepared, out, args.json)
+        return show(prepared, out, args)
     result = carry_out(prepared, out, args)
     return _tell(prepared, result, out, args.json)
 
@@ -68,14 +68,11 @@ def resume(args: Resume) -> int:
     if args.rounds is not None:
         setting = dataclasses.replace(setting, rounds=args.rounds)
     session.start()
-    prepared = train.prepare(setting, beside.get("data_dir"))
+    prepared = train.prepare(setting, beside.data_dir)
     asked = Asked(
-        checkpoint_every=beside.get("checkpoint_every", 50),
-        keep=beside.get("keep", 3),
-        data_dir=beside.get("data_dir"),
-        quiet=args.quiet,
+        checkpoint_every=beside.checkpoint_every, keep=beside.keep, data_dir=beside.data_dir, quiet=args.quiet
     )
-    result = carry_out(prepared, args.run, asked, name=beside.get("label"))
+    result = carry_out(prepared, args.run, asked, name=beside.label)
     return _tell(prepared, result, args.run, args.json)
 
 

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from fedmime.aggregation import communication
-from fedmime.algorithms.algorithm import Algorithm, params
+from fedmime.algorithms.algorithm import Algorithm, State, params
 from fedmime.engine import identity, record
 from fedmime.engine.ahead import Layouts, run_all
 from fedmime.engine.contract import check_metrics
@@ -89,6 +89,7 @@ def simulate(
     stop: Callable[[], int | None] | None = None,
     drift: bool = False,
     devices: int | None = None,
+    dry_run: bool = False,
 ) -> Run:
     """Train for a number of rounds and return the final state with the history of every figure.
 
@@ -112,18 +113,18 @@ def simulate(
         on_round: called after every round with what happened and the metrics measured, if any.
         stop: called once in every round; the number of a signal ends the run after it, saved.
         drift: also measure the clients' mean squared distance from the server model.
+        dry_run: refuse what a run refuses before its first round, its directory included; nothing is trained or
+            written.
     """
     schedule = _schedule(population, rounds, cohort_size, batch_size, epochs, steps, seed, weights, algorithm)
     optional = {"run_dir": run_dir, "participation": participation, "saving": saving, "gate": gate, "config": config}
-    _check(problem, initial, drift, optional | {"on_round": on_round, "stop": stop})
+    _check(problem, initial, drift, dry_run, optional | {"on_round": on_round, "stop": stop})
     if participation is not None:
         schedule = dataclasses.replace(schedule, participation=participation)
     watch, gate, saving = Watch(evaluate_every, clients_every), gate or Gate(), saving or Saving()
     key = jax.random.key(seed)
     state = algorithm.init(problem.init(jax.random.fold_in(key, 0)) if initial is None else initial)
-    blank = jax.tree.map(np.asarray, algorithm.remember(state.server.x))
-    if jax.tree.leaves(blank) and schedule.participation.sampler == "with_replacement":
-        raise ConfigError("simulate: sampler='with_replacement' may draw a client twice, which cannot keep two values")
+    blank = _blank(algorithm, state, schedule)
     layout = default_layout(problem, devices)
     server = shapes(state.server)
     reserve(layout, algorithm, population, schedule, rounds)
@@ -135,12 +136,18 @@ def simulate(
         options = {"devices": devices, "drift": drift, "layout": layout, "intake": intake, "largest": gate.largest}
         return assemble(algorithm, problem, server, t, cohort, key, **options, donate=True)
 
+    facts = {}
+    if run_dir is not None:
+        facts = identity.facts(algorithm, problem, population, schedule, state, initial)
+        facts |= {"watch": identity.describe(watch), "gate": identity.describe(gate), "drift": drift}
+    if dry_run:
+        if run_dir is not None:
+            RunDirectory(Path(run_dir), saving.keep).check(facts, saving.fresh)
+        return Run({}, state)
     with contextlib.ExitStack() as stack:
         directory = None
         if run_dir is not None:
             directory = stack.enter_context(RunDirectory(Path(run_dir), saving.keep))
-            facts = identity.facts(algorithm, problem, population, schedule, state, initial)
-            facts |= {"watch": identity.describe(watch), "gate": identity.describe(gate), "drift": drift}
             directory.claim(facts, facts if config is None else config, facts["data"], saving.fresh)
             state = directory.resume(state, blank)
         state = owned(state, devices)  # rounds use it up, not the caller's model
@@ -171,6 +178,14 @@ def simulate(
                 raise Stopped(f"stopped by signal {signal} after round {state.round}; resume goes on", signal)
         log.finish(state)
     return Run(record.columns(log.rows), state)
+
+
+def _blank(algorithm: Algorithm, state: State, schedule: Schedule) -> Any:
+    """What a client that was never seen has kept."""
+    blank = jax.tree.map(np.asarray, algorithm.remember(state.server.x))
+    if jax.tree.leaves(blank) and schedule.participation.sampler == "with_replacement":
+        raise ConfigError("simulate: sampler='with_replacement' may draw a client twice, which cannot keep two values")
+    return blank
 
 
 def look_before(intake: Intake, problem: TrainableProblem, model: Any, population: Clients) -> None:
@@ -217,12 +232,13 @@ _KINDS = {
 }
 
 
-def _check(problem: Any, initial: Any, drift: Any, optional: Mapping[str, Any]) -> None:
+def _check(problem: Any, initial: Any, drift: Any, dry_run: Any, optional: Mapping[str, Any]) -> None:
     """Check arguments that only simulate looks at; `optional` are those that may be None."""
     offers("simulate", "problem", problem, ("loss", "check", "init", "metrics"), "come from fm.models")
     if initial is not None:
         started("simulate", "initial", floating("simulate", "initial", initial), problem.init)
     flag("simulate", "drift", drift)
+    flag("simulate", "dry_run", dry_run)
     for name, value in optional.items():
         if value is not None:
             made("simulate", name, value, *_KINDS[name])

@@ -18,6 +18,7 @@ from fedmime.experiments.halving import Rung
 from fedmime.experiments.setting import Setting, plain
 from fedmime.experiments.sweep_rounds import Lockstep
 from fedmime.experiments.sweep_trial import Shelf, Trial
+from fedmime.files import require_writable
 
 Progress = Callable[[str, int, int], None]  # what, done, in all
 
@@ -85,6 +86,7 @@ def sweep(
     progress: Progress | None = None,
     stop: Callable[[], int | None] | None = None,
     population: Population | None = None,
+    dry_run: bool = False,
 ) -> Swept:
     """Train at every point of a grid and compare the accuracies on the test set.
 
@@ -95,6 +97,8 @@ def sweep(
         progress: called with what is being done and how many rounds of all points are done.
         stop: called after every round; the number of a signal ends the sweep, saved.
         population: clients to train on, instead of the task's.
+        dry_run: refuse what a sweep refuses before its first round; nothing is trained or written, and `runs` is what
+            the sweep will cost.
     """
     axes = grids.checked(grid)
     values = grids.points(axes)
@@ -108,9 +112,14 @@ def sweep(
     plan = halvings.rungs(len(values), s.rounds) if halving else None
     ends = [s.rounds] if plan is None else [rung.rounds for rung in plan]
     every = s.evaluate_every if plan is None else halvings.due(plan, s.evaluate_every)
-    shelf = Shelf(None if cache is None else Path(cache))
+    shelf = Shelf(None if cache is None or dry_run else Path(cache))
     steps = Lockstep(prepared, values, {*range(every, s.rounds + 1, every), *ends}, shelf, stop)
-    total = round(s.rounds * (len(values) if plan is None else halvings.cost(plan)))
+    cost = float(len(values)) if plan is None else halvings.cost(plan)
+    total = round(s.rounds * cost)
+    if dry_run:
+        if cache is not None:
+            require_writable(Path(cache))
+        return Swept(s, prepared[0].label, axes, s.rounds, steps.trials, plan, cost)
     runs = _climb(steps, plan or [Rung(len(values), s.rounds)], prepared[0].label, total, progress) / s.rounds
     return Swept(s, prepared[0].label, axes, s.rounds, steps.trials, plan, runs)
 

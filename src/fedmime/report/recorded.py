@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 from fedmime.engine.record import METRICS, columns, read_rows
 from fedmime.engine.record import rounds_to as rounds_to_target
 from fedmime.errors import DataError
+from fedmime.files import read_object
 from fedmime.report.style import method
 
 __all__ = ["Recorded", "load", "load_all", "rounds_to_target"]
@@ -85,7 +86,10 @@ def _run(path: Path) -> Recorded:
     for name, value in ((name, value) for row in rows for name, value in row.items()):
         if value is not None and not isinstance(value, int | float):
             raise DataError(f"{str(path / METRICS)!r}: {name!r} must be a number or null in every round, got {value!r}")
-    history = {name: np.asarray(column, float) for name, column in columns(rows).items()}
+    try:
+        history = {name: np.asarray(column, float) for name, column in columns(rows).items()}
+    except OverflowError:
+        raise DataError(f"{str(path / METRICS)!r} is damaged: a number is too large") from None
     config = _mapping(path / "config.yaml")
     return Recorded(
         label=_label(config, path),
@@ -117,7 +121,7 @@ def _clients(file: Path) -> Mapping[str, Any]:
     found = _mapping(file)
     try:
         return {name: np.asarray(each, float) if isinstance(each, list) else each for name, each in found.items()}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise DataError(f"{str(file)!r} is damaged: its lists must hold numbers and nulls only") from None
 
 
@@ -125,8 +129,8 @@ def _seconds(file: Path, rounds: np.ndarray) -> np.ndarray:
     """The time at the end of every round; NaN where the file does not say."""
     if not file.is_file():
         return np.full(len(rounds), np.nan)
-    known = {row["round"]: row.get("seconds") for row in read_rows(file)}
-    return np.asarray([known.get(int(number), np.nan) for number in rounds], float)
+    known = {row["round"]: finite(row.get("seconds")) for row in read_rows(file)}
+    return np.asarray([known.get(int(number)) for number in rounds], float)
 
 
 def _text(file: Path) -> str:
@@ -137,13 +141,19 @@ def _mapping(file: Path) -> Mapping[str, Any]:
     """A JSON or YAML mapping; empty if the file is not there, as in a run that has just begun."""
     import yaml
 
-    text = _text(file)
-    if not text:
+    if not file.is_file():
         return _NONE
     try:
-        found = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError):
+        found = read_object(file) if file.suffix == ".json" else yaml.safe_load(_text(file))
+    except (ValueError, yaml.YAMLError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise DataError(f"{str(file)!r} is damaged: it must hold a {file.suffix[1:].upper()} mapping")
     return found
+
+
+def finite(value: Any) -> float | None:
+    """A finite number that a file holds; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+        return None
+    return float(value)
