@@ -20,7 +20,7 @@ LAYERS = [
     {"engine", "data", "models", "theory"},
     {"aggregation", "algorithms"},
     {"optimizers"},
-    {"vector", "numbers", "randomness", "rows", "dual", "native", "cores", "files", "errors"},
+    {"vector", "numbers", "randomness", "rows", "dual", "native", "cores", "files", "yaml_file", "errors"},
 ]
 WITHIN = {  # who may import whom in the same layer
     ("cli", "deploy"),
