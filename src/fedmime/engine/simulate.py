@@ -30,9 +30,7 @@ from fedmime.engine.round import Info, Problem, Ready, assemble, default_layout,
 from fedmime.engine.run import Run
 from fedmime.engine.schedule import Clients, Schedule
 from fedmime.errors import ConfigError, DataError, Stopped
-from fedmime.numbers import choice, count, flag, floating, function, made, offers, started
-
-_LAST_SEED = 2**63 - 1  # what JAX makes a key of
+from fedmime.numbers import LARGEST_SEED, choice, count, flag, floating, function, made, offers, started
 
 
 class TrainableProblem(Problem, Protocol):
@@ -220,7 +218,7 @@ def _schedule(
     for name, value in (("batch_size", batch_size), ("epochs", epochs), ("steps", steps)):
         if value is not None:
             count("simulate", name, value, least=1)
-    seed = count("simulate", "seed", seed, most=_LAST_SEED)
+    seed = count("simulate", "seed", seed, most=LARGEST_SEED)
     choice("simulate", "weights", weights, ("examples", "uniform"))
     if epochs is not None and steps is not None:
         raise ConfigError(f"simulate: give epochs or steps, not both (epochs={epochs}, steps={steps})")
