@@ -147,6 +147,19 @@ def test_17_counts_out_of_range(words: list[str], tmp_path: Path, capsys) -> Non
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["batch", "epochs", "steps"])
+def test_17_counts_that_no_memory_holds(name: str, tmp_path: Path, capsys) -> None:
+    words = [*TRAIN, f"--{name}", 2**31 - 1, "--out", tmp_path / "run"]
+    one_line(said(words, capsys), 2, f"{name}", "examples in a round", "2147483647", "at most 268,435,456")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("value", ["1e22", "many", "", "9" * 5000])
+def test_17_counts_that_are_no_whole_numbers(value: str, tmp_path: Path, capsys) -> None:
+    one_line(said([*TRAIN, "--batch", value, "--out", tmp_path / "run"], capsys), 2, "--batch", "INT", value[:50])
+    assert not list(tmp_path.iterdir())
+
+
 def test_17_over_selection_asks_nobody_twice() -> None:
     drawn = fm.Participation(over_selection=1.3, drop_out=0.1).draw(np.full(50, 7), 45, 0, 0)
     asked = [*drawn.clients, *drawn.late, *drawn.dropped]

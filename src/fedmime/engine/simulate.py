@@ -32,6 +32,8 @@ from fedmime.engine.schedule import Clients, Schedule
 from fedmime.errors import ConfigError, DataError, Stopped
 from fedmime.numbers import LARGEST_SEED, choice, count, flag, floating, function, made, offers, started
 
+_MOST_EXAMPLES = 2**28  # of one client in one round, repeated ones counted: its plan has a number for each
+
 
 class TrainableProblem(Problem, Protocol):
     """What a run needs of a problem."""
@@ -231,4 +233,12 @@ def _schedule(
         raise ConfigError(f"simulate: split cohorts have two halves, so cohort_size must be even, got {cohort_size}")
     if epochs is None and steps is None:
         epochs = 1
-    return Schedule(cohort_size, batch_size, epochs, steps, seed, weights)
+    schedule = Schedule(cohort_size, batch_size, epochs, steps, seed, weights)
+    largest = int(population.sizes.max())
+    examples = int(schedule.lengths(np.array([largest]))[0]) * (batch_size or largest)
+    if examples > _MOST_EXAMPLES:
+        raise ConfigError(
+            f"simulate: the largest client would take {examples:,} examples in a round (batch_size={batch_size}, "
+            f"epochs={epochs}, steps={steps}); accepted are at most {_MOST_EXAMPLES:,}"
+        )
+    return schedule
