@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import glob
 import hashlib
 import json
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,18 +125,12 @@ def pin(paths: list[Path]) -> None:
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A temporary path to write; on success it is flushed to disk and renamed to `path`, else removed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
+    with _beside(path, _empty_file) as temporary:
         yield temporary
         os.chmod(temporary, 0o644)
         flush(temporary)
         os.replace(temporary, path)
         flush(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -145,9 +141,7 @@ def whole_directory(path: Path) -> Iterator[Path]:
     """
     if path.exists():
         raise ConfigError(f"{str(path)!r} exists already; choose another path or remove it first")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
-    try:
+    with _beside(path, tempfile.mkdtemp) as temporary:
         yield temporary
         os.chmod(temporary, 0o755)  # noqa: S103 (temporary directories are private)
         for item in sorted(temporary.rglob("*"), reverse=True):
@@ -155,8 +149,60 @@ def whole_directory(path: Path) -> Iterator[Path]:
         flush(temporary)
         os.rename(temporary, path)
         flush(path.parent)
+
+
+@contextlib.contextmanager
+def _beside(path: Path, make: Callable[..., str]) -> Iterator[Path]:
+    """A new temporary file or directory for `path`; in the end it is gone or has become `path`.
+
+    It is locked as long as this process writes to it. So what a killed process left is known by its free lock, and is
+    removed by the next that writes the same path.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_left_over(path)
+    temporary, lock = _claimed(path, make)
+    try:
+        yield temporary
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        _remove(temporary)
+        os.close(lock)
+
+
+def _remove_left_over(path: Path) -> None:
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        with contextlib.suppress(OSError):  # in use, somebody else's, or on a file system without locks
+            handle = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove(left)
+            finally:
+                os.close(handle)
+
+
+def _claimed(path: Path, make: Callable[..., str]) -> tuple[Path, int]:
+    """A new temporary path and the handle that locks it."""
+    while True:
+        temporary = Path(make(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+        with contextlib.suppress(FileNotFoundError):  # taken for left over before it was locked: once more
+            handle = os.open(temporary, os.O_RDONLY)
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if os.fstat(handle).st_nlink:
+                return temporary, handle
+            os.close(handle)
+
+
+def _empty_file(**where: Any) -> str:
+    handle, name = tempfile.mkstemp(**where)
+    os.close(handle)
+    return name
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def flush(path: Path) -> None:

@@ -41,7 +41,7 @@ def results(run: Path) -> dict[str, bytes]:
 
 def _name(part: object) -> str:
     """The name of a test by the words it gives."""
-    return " ".join(part) if isinstance(part, list) else ""
+    return " ".join(part)[:40] if isinstance(part, list) else ""
 
 
 def status(run: Path) -> dict:
@@ -103,6 +103,9 @@ def run(whole: Path, tmp_path: Path) -> Path:
         (["--participation.drop-out", "1.1"], "drop_out"),
         (["--checkpoint-every", "0"], "every"),
         (["--seed", "-1"], "seed"),
+        (["--seed", str(2**63)], "seed"),
+        (["--target", "85"], "target"),
+        *((["--" + name, "9" * 400], name) for name in ("rounds", "cohort", "batch", "epochs", "steps")),
     ],
     ids=_name,
 )
@@ -153,6 +156,19 @@ def test_17_counts_out_of_range(words: list[str], tmp_path: Path, capsys) -> Non
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["batch", "epochs", "steps"])
+def test_17_counts_that_no_memory_holds(name: str, tmp_path: Path, capsys) -> None:
+    words = [*TRAIN, f"--{name}", 2**31 - 1, "--out", tmp_path / "run"]
+    one_line(said(words, capsys), 2, f"{name}", "examples in a round", "2147483647", "at most 268,435,456")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("value", ["1e22", "many", "", "9" * 5000])
+def test_17_counts_that_are_no_whole_numbers(value: str, tmp_path: Path, capsys) -> None:
+    one_line(said([*TRAIN, "--batch", value, "--out", tmp_path / "run"], capsys), 2, "--batch", "INT", value[:50])
+    assert not list(tmp_path.iterdir())
+
+
 def test_17_over_selection_asks_nobody_twice() -> None:
     drawn = fm.Participation(over_selection=1.3, drop_out=0.1).draw(np.full(50, 7), 45, 0, 0)
     asked = [*drawn.clients, *drawn.late, *drawn.dropped]
@@ -166,10 +182,23 @@ def test_17_over_selection_asks_nobody_twice() -> None:
         (b"rounds: 3\n\tcohort: 4\n", "line 2"),
         (b"eta: *gone\n", "line 1"),
         (b"--- !!python/object/apply:os.system ['true']\n", "line 1"),
-        (b"&a\noptimizer: *a\n", "optimizer must be a mapping"),
-        (b"optimizer: &a\n  beta: *a\n", "optimizer.beta must be a number"),
-        (b"[" * 3000, "YAML"),
-        (b"\x00\xff\xfe", "cannot be read"),
+        (b"&a\noptimizer: *a\n", "line 2: an alias of what it is part of"),
+        (b"optimizer: &a\n  beta: *a\n", "line 2: an alias of what it is part of"),
+        (b"rounds: 3\ncohort: 4\nrounds: 5\n", "line 3: key 'rounds' appears twice"),
+        (b"optimizer: {beta: 0.1, beta: 0.2}\n", "key 'beta' appears twice"),
+        (b"eta-server: 1\neta_server: 2\n", "eta_server is given twice"),
+        (b"[" * 3000, "nested more than 20 deep"),
+        (b"a: " * 3000, "mapping values are not allowed here"),
+        (
+            b"a: &a [x, x]\n"
+            + b"".join(b"%c: &%c [%s]\n" % (c, c, b",".join([b"*%c" % (c - 1)] * 9)) for c in b"bcdefghi"),
+            "more than 100,000 values",
+        ),
+        (b"task: " + b"x" * 1_000_000, "more than 1,000,000 bytes"),
+        (b"rounds: 0x" + b"f" * 9000, "a number of more than 1,000 characters"),
+        (b"out: 2020-13-01\n", "line 1: month must be in 1..12"),
+        (b"rounds: \x00", "special characters are not allowed"),
+        (b"\x00\xff\xfe", "'utf-8' codec can't decode"),
         (b"", "must hold a mapping"),
         (b"- rounds\n", "must hold a mapping"),
         (b"cohrt: 3\n", "did you mean 'cohort'"),

@@ -47,6 +47,8 @@ class Schedule:
 
     def cohort(self, algorithm: Algorithm, population: Clients, round_number: int) -> Cohort:
         """The cohort of a round: without members if too few clients reported."""
+        if check := getattr(population, "check", None):  # mapped files may have been cut since the last round
+            check()
         available = np.flatnonzero(population.sizes)
         if algorithm.pooled:
             return self._pooled(population, available, round_number)

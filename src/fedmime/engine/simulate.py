@@ -31,9 +31,9 @@ from fedmime.engine.round import Info, Problem, Ready, assemble, default_layout,
 from fedmime.engine.run import Run
 from fedmime.engine.schedule import Clients, Schedule
 from fedmime.errors import ConfigError, DataError, Stopped
-from fedmime.numbers import choice, count, flag, floating, made, offers, started
+from fedmime.numbers import LARGEST_SEED, choice, count, flag, floating, made, offers, started
 
-_LAST_SEED = 2**63 - 1  # what JAX makes a key of
+_MOST_EXAMPLES = 2**28  # of one client in one round, repeated ones counted: its plan has a number for each
 
 
 class TrainableProblem(Problem, Protocol):
@@ -136,10 +136,8 @@ def simulate(
         options = {"devices": devices, "drift": drift, "layout": layout, "intake": intake, "largest": gate.largest}
         return assemble(algorithm, problem, server, t, cohort, key, **options, donate=True)
 
-    facts = {}
-    if run_dir is not None:
-        facts = identity.facts(algorithm, problem, population, schedule, state, initial)
-        facts |= {"watch": identity.describe(watch), "gate": identity.describe(gate), "drift": drift}
+    facts = {} if run_dir is None else identity.facts(algorithm, problem, population, schedule, state, initial)
+    facts |= {"watch": identity.describe(watch), "gate": identity.describe(gate), "drift": drift}
     if dry_run:
         if run_dir is not None:
             RunDirectory(Path(run_dir), saving.keep).check(facts, saving.fresh)
@@ -263,7 +261,7 @@ def _schedule(
     for name, value in (("batch_size", batch_size), ("epochs", epochs), ("steps", steps)):
         if value is not None:
             count("simulate", name, value, least=1)
-    seed = count("simulate", "seed", seed, most=_LAST_SEED)
+    seed = count("simulate", "seed", seed, most=LARGEST_SEED)
     choice("simulate", "weights", weights, ("examples", "uniform"))
     if epochs is not None and steps is not None:
         raise ConfigError(f"simulate: give epochs or steps, not both (epochs={epochs}, steps={steps})")
@@ -276,4 +274,12 @@ def _schedule(
         raise ConfigError(f"simulate: split cohorts have two halves, so cohort_size must be even, got {cohort_size}")
     if epochs is None and steps is None:
         epochs = 1
-    return Schedule(cohort_size, batch_size, epochs, steps, seed, weights)
+    schedule = Schedule(cohort_size, batch_size, epochs, steps, seed, weights)
+    largest = int(population.sizes.max())
+    examples = int(schedule.lengths(np.array([largest]))[0]) * (batch_size or largest)
+    if examples > _MOST_EXAMPLES:
+        raise ConfigError(
+            f"simulate: the largest client would take {examples:,} examples in a round (batch_size={batch_size}, "
+            f"epochs={epochs}, steps={steps}); accepted are at most {_MOST_EXAMPLES:,}"
+        )
+    return schedule

@@ -14,7 +14,7 @@ from fedmime.data import Population
 from fedmime.errors import ConfigError
 from fedmime.experiments import tasks
 from fedmime.models import Problem
-from fedmime.numbers import POSITIVE, count, real
+from fedmime.numbers import LARGEST_SEED, POSITIVE, count, real
 from fedmime.theory import Constants, Row, constants, favoured, mvr_parameters, rounds_table, suggested_steps
 
 Progress = Callable[[str, int, int], None]
@@ -93,7 +93,7 @@ def diagnose(
     """
     known = tasks.get(task)
     count("diagnose", "along", along)
-    count("diagnose", "seed", seed)
+    count("diagnose", "seed", seed, most=LARGEST_SEED)
     S = known.cohort if cohort is None else count("diagnose", "cohort", cohort, least=1)
     if eps is not None:
         real("diagnose", "eps", eps, POSITIVE)

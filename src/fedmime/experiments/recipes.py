@@ -13,7 +13,7 @@ from fedmime.algorithms import Algorithm
 from fedmime.errors import ConfigError
 from fedmime.experiments.setting import ALGORITHMS, BASES, TRACKING, Optimizer, Setting
 from fedmime.experiments.tasks import Task
-from fedmime.numbers import POSITIVE, choice, count, real
+from fedmime.numbers import CLOSED_UNIT, LARGEST_SEED, POSITIVE, choice, count, real
 from fedmime.optimizers import BaseOptimizer
 
 # Rates of adaptive optimizers are in units of weights, not of gradients: a fraction of what suits SGD.
@@ -55,9 +55,15 @@ def resolved(setting: Setting, task: Task) -> Setting:
         target=task.target if setting.target is None else setting.target,
         server=dataclasses.replace(setting.server, optimizer=server),
     )
-    for name in ("rounds", "cohort", "batch"):
+    for name in ("rounds", "cohort", "batch", "evaluate_every"):
         count("setting", name, getattr(full, name), least=1)
+    for name, least in (("epochs", 1), ("steps", 1), ("clients_every", 0)):
+        if getattr(full, name) is not None:
+            count("setting", name, getattr(full, name), least)
+    count("setting", "seed", full.seed, most=LARGEST_SEED)
     real("setting", "eta", full.eta, POSITIVE)
+    if full.target is not None:
+        real("setting", "target", full.target, CLOSED_UNIT)
     return full
 
 

@@ -17,6 +17,7 @@ from fedmime.engine.record import rounds_to as rounds_to_target
 from fedmime.errors import DataError
 from fedmime.files import read_object
 from fedmime.report.style import method
+from fedmime.yaml_file import read_mapping
 
 __all__ = ["Recorded", "load", "load_all", "rounds_to_target"]
 _NONE: Mapping[str, Any] = {}
@@ -90,7 +91,7 @@ def _run(path: Path) -> Recorded:
         history = {name: np.asarray(column, float) for name, column in columns(rows).items()}
     except OverflowError:
         raise DataError(f"{str(path / METRICS)!r} is damaged: a number is too large") from None
-    config = _mapping(path / "config.yaml")
+    config = _config(path / "config.yaml")
     return Recorded(
         label=_label(config, path),
         history=history,
@@ -137,18 +138,26 @@ def _text(file: Path) -> str:
     return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
 
 
-def _mapping(file: Path) -> Mapping[str, Any]:
-    """A JSON or YAML mapping; empty if the file is not there, as in a run that has just begun."""
-    import yaml
-
+def _config(file: Path) -> Mapping[str, Any]:
+    """The recorded configuration; empty if the file is not there."""
     if not file.is_file():
         return _NONE
     try:
-        found = read_object(file) if file.suffix == ".json" else yaml.safe_load(_text(file))
-    except (ValueError, yaml.YAMLError, RecursionError):
+        return read_mapping(file)
+    except ValueError as error:
+        raise DataError(f"{str(file)!r} is damaged: {error}") from None
+
+
+def _mapping(file: Path) -> Mapping[str, Any]:
+    """A JSON mapping; empty if the file is not there, as in a run that has just begun."""
+    if not file.is_file():
+        return _NONE
+    try:
+        found = read_object(file)
+    except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise DataError(f"{str(file)!r} is damaged: it must hold a {file.suffix[1:].upper()} mapping")
+        raise DataError(f"{str(file)!r} is damaged: it must hold a JSON mapping")
     return found
 
 
