@@ -64,10 +64,10 @@ def _curves(
     return figure
 
 
-def mark_target(ax: Axes, target: float) -> None:
-    """A thin line at the accuracy to reach; `label_lines` names it as it names the others."""
-    dashes = (0, (4, 3))
-    ax.axhline(target, color=style.MUTED, linewidth=0.9, linestyle=dashes, label=f"target {goal(target)}", zorder=1)
+def mark_target(ax: Axes, target: float, share: bool = True) -> None:
+    """A thin line at what is to be reached; `label_lines` names it as it names the others."""
+    label, dashes = f"target {goal(target) if share else f'{target:g}'}", (0, (4, 3))
+    ax.axhline(target, color=style.MUTED, linewidth=0.9, linestyle=dashes, label=label, zorder=1)
 
 
 def with_intervals(
@@ -77,6 +77,7 @@ def with_intervals(
     target: float | None = None,
     share: bool = True,
     wide: bool = False,
+    limits: tuple[float | None, float | None] | None = None,
 ) -> Figure:
     """The mean over seeds (rows) after the given rounds (columns) for each label, with its 95 % interval as a band."""
     with style.styled():
@@ -86,7 +87,9 @@ def with_intervals(
             band(ax, rounds, np.asarray(seeds[label], float), look)
         _axes(ax, title, "rounds", "accuracy" if share else "", [np.asarray(rows, float) for rows in seeds.values()])
         if target is not None:
-            mark_target(ax, target)
+            mark_target(ax, target, share)
+        if limits is not None:
+            ax.set_ylim(*limits)
         style.label_lines(ax)
     return figure
 

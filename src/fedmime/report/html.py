@@ -71,8 +71,10 @@ def page(
     wanted = common_target(runs) if target is None else target
     rows = [headline(run, wanted) for run in runs]
     drawn = [*standard(runs, wanted), *diagnostics(runs)] if pictures is None else list(pictures)
-    return _template().render(
-        title=title,
+    return render(
+        title,
+        sections,
+        labels=[run.label for run in runs],
         about=settings.about(runs),
         sentence=_sentence(rows, wanted),
         target=None if wanted is None else goal(wanted),
@@ -85,9 +87,19 @@ def page(
         shared=settings.shared(runs),
         provenance=settings.provenance(runs),
         commands=settings.commands(runs),
+    )
+
+
+def render(title: str, sections: Sequence[Section], labels: Sequence[str] = (), **parts: Any) -> str:
+    """A page of sections; `parts` are what the template shows before and after them. Labels get the keys of lines."""
+    none = {"about": "", "sentence": "", "target": None, "chosen": False, "differing": {}, "shared": {}}
+    empty = dict.fromkeys(("head", "headline", "problems", "pictures", "provenance", "commands"), ())
+    return _template().render(
+        title=title,
         sections=sections,
-        keys={label: _key(look) for label, look in lines(run.label for run in runs).items()},
+        keys={label: _key(look) for label, look in lines(labels).items()},
         colours=[(light[1:], light, dark) for light, dark in dark_colours().items()],
+        **(none | empty | parts),
     )
 
 
@@ -103,13 +115,14 @@ def _sentence(rows: Sequence[Headline], target: float | None) -> str:
     elif len(reached) > _MOST_NAMED:
         told = f"{told}, the fewest, and {last} {most:,}, the most"
     else:
-        told = _and([told, *(f"{label} {count:,}" for count, label in reached[1:])])
+        told = listed([told, *(f"{label} {count:,}" for count, label in reached[1:])])
     missed = [row.label for row in rows if row.rounds_to_target is None and row.final_accuracy is not None]
-    never = f" {_and(missed)} did not reach it." if missed else ""
+    never = f" {listed(missed)} did not reach it." if missed else ""
     return f"To reach {goal(target)} test accuracy, {told}.{never}"
 
 
-def _and(words: Sequence[str]) -> str:
+def listed(words: Sequence[str]) -> str:
+    """Words as a sentence lists them."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
