@@ -28,7 +28,7 @@ demo: $(VENV)/installed-demo
 # Where the rates in examples/demo*.yaml come from: every method at every rate, as many seeds and rounds as in the demo.
 demo-rates: $(VENV)/installed-demo
 	$(BIN)/fedmime compare --config examples/demo.yaml --rates 0.316 0.562 1 1.78 3.16 5.62 10 17.8 31.6
-	$(BIN)/fedmime compare --config examples/demo-annotators.yaml --rates 0.01 0.0316 0.1 0.316 1 3.16 10 31.6 100
+	$(BIN)/fedmime compare --config examples/demo-annotators.yaml --rates 0.00316 0.01 0.0316 0.1 0.316 1 3.16 10 31.6 100
 
 # One test opens a report in Chromium; it is left out where the browser is missing and cannot be installed.
 browser:

@@ -10,6 +10,7 @@ import pytest
 
 from fedmime.cli.report import Report, run
 from fedmime.engine.target import Target, asked
+from fedmime.errors import DataError
 from fedmime.report import panel
 from fedmime.report.recorded import Recorded, load_all
 from report.tables import table
@@ -42,7 +43,7 @@ def test_means_and_intervals_are_those_of_the_histories() -> None:
     mime, fedavg, scaffold = panel.Panel("P", runs, target=Target(0.9)).rows()
     assert mime.rounds_to_target == (10, 20, 30)
     assert mime.mean == pytest.approx((20, STUDENT * 10 / math.sqrt(3)), rel=1e-6)
-    assert panel.cells(mime) == ["0.1", "20 ± 25", "95.0 %", "40.0", "10, 20, 30"]
+    assert panel.cells(mime) == ["0.1", "20 ± 25", "95.0", "40.0", "10, 20, 30"]
     assert fedavg.mean is None
     assert panel.cells(fedavg)[1::3] == ["in 2 of 3 seeds", "40, 40, –"]
     assert panel.cells(scaffold)[1::3] == ["not in 60", "–"]
@@ -51,11 +52,11 @@ def test_means_and_intervals_are_those_of_the_histories() -> None:
 
 
 def test_sentences_name_the_means_and_who_failed() -> None:
-    runs = [*three("FedAvg", 5, 6, 6), *three("Mime", 1, 2, 3), *three("SCAFFOLD", 1, 2, None)]
+    runs = [*three("FedAvg", 5, 6, 6), *three("Mime", 1, 2, 3), *three("SCAFFOLD", 1, 2, None), *three("FedDyn", None)]
     told = panel.sentence(panel.Panel("P", runs, target=Target(0.9)))
     assert told == (
         "To reach 90 % test accuracy, Mime took 20 rounds and FedAvg 57, in the mean over 3 seeds. "
-        "SCAFFOLD did not get there with every seed."
+        "SCAFFOLD did so with some seeds only. FedDyn did not in all rounds."
     )
 
 
@@ -90,7 +91,7 @@ def test_two_comparisons_are_two_panels_of_a_page(tmp_path: Path, capsys: pytest
         for method in ("FedAvg", "Mime"):
             for seed in range(2):
                 write_run(tmp_path / name / f"{method}-seed{seed}", method, rounds=60, seed=seed, task=task)
-    panel.remember(tmp_path / "a", "First <b>", "Said of the first.")
+    panel.remember(tmp_path / "a", "First <b>", "Said of the first.", ["Mime", "FedAvg"])
     assert run(Report((tmp_path / "a", tmp_path / "b"), title="Both", json=True)) == 0
     told = json.loads(capsys.readouterr().out)
     assert [each["title"] for each in told["panels"]] == ["First <b>", "b"]
@@ -101,6 +102,7 @@ def test_two_comparisons_are_two_panels_of_a_page(tmp_path: Path, capsys: pytest
     assert page.count("target 75 %") == 2
     ids = re.findall(r'\bid="([^"]*)"', page)
     assert len(ids) == len(set(ids))
+    assert [row.label for row in panel.load(tmp_path / "a").rows()] == ["Mime", "FedAvg"], "as they were asked for"
     rows = panel.load(tmp_path / "b").rows()
     assert [row.label for row in rows] == ["FedAvg", "Mime"]
     assert table(page, "")[-2:] == [[row.label, *panel.cells(row)] for row in rows]
@@ -114,3 +116,10 @@ def test_one_panel_of_several_seeds_is_a_page_too(tmp_path: Path, capsys: pytest
     assert {Path(path).suffix for path in written} == {".html", ".png", ".pdf"}
     (row,) = panel.make(tmp_path, load_all([tmp_path]), Target(0.5)).rows()
     assert f"Mime took {row.mean[0]:.0f} rounds, in the mean over 3 seeds." in (tmp_path / "report.html").read_text()
+
+
+def test_a_damaged_comparison_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "Mime-seed0", "Mime", rounds=6)
+    (tmp_path / "compare.json").write_text("[")
+    with pytest.raises(DataError, match=r"compare\.json' is damaged"):
+        panel.load(tmp_path)

@@ -87,7 +87,7 @@ def _tell(rows: list[dict[str, Any]], out: Path, paths: list[Path], args: Compar
     from fedmime.report import html, panel, recorded
 
     title = args.title or f"{args.task}: {len(args.methods)} methods"
-    panel.remember(out, title, args.caption or "")
+    panel.remember(out, title, args.caption or "", list(dict.fromkeys(row["method"] for row in rows)))
     runs = recorded.load_all(paths)
     told: dict[str, Any] = {"methods": rows, "report": str(out / "report.html")}
     if panel.several(runs):

@@ -84,7 +84,7 @@ def with_intervals(
         figure = style.figure(WIDE if wide else WIDTH, HEIGHT)
         ax = figure.subplots()
         for label, look in style.lines(seeds).items():
-            band(ax, rounds, np.asarray(seeds[label], float), look)
+            band(ax, rounds, np.asarray(seeds[label], float), look, log=not share)
         _axes(ax, title, "rounds", "accuracy" if share else "", [np.asarray(rows, float) for rows in seeds.values()])
         if target is not None:
             mark_target(ax, target, share)
@@ -94,11 +94,12 @@ def with_intervals(
     return figure
 
 
-def band(ax: Axes, x: Any, rows: np.ndarray, look: dict[str, Any]) -> None:
-    """The mean of rows as a line, its 95 % interval behind it."""
-    mean, half = mean_interval(rows)
-    ax.plot(x, mean, **look)
-    ax.fill_between(x, mean - half, mean + half, color=look["color"], alpha=0.18, linewidth=0)
+def band(ax: Axes, x: Any, rows: np.ndarray, look: dict[str, Any], log: bool = False) -> None:
+    """The mean of rows as a line, its 95 % interval behind it; with `log` those of their logarithms."""
+    mean, half = mean_interval(np.log(rows) if log else rows)
+    low, middle, high = (np.exp(each) if log else each for each in (mean - half, mean, mean + half))
+    ax.plot(x, middle, **look)
+    ax.fill_between(x, low, high, color=look["color"], alpha=0.18, linewidth=0)
 
 
 def mean_interval(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ def page(
     return render(
         title,
         sections,
-        labels=[run.label for run in runs],
+        looks=lines(run.label for run in runs),
         about=settings.about(runs),
         sentence=_sentence(rows, wanted),
         target=None if wanted is None else goal(wanted),
@@ -90,14 +90,14 @@ def page(
     )
 
 
-def render(title: str, sections: Sequence[Section], labels: Sequence[str] = (), **parts: Any) -> str:
-    """A page of sections; `parts` are what the template shows before and after them. Labels get the keys of lines."""
+def render(title: str, sections: Sequence[Section], looks: Mapping[str, dict[str, Any]], **parts: Any) -> str:
+    """A page of sections; `parts` are what the template shows before and after them, `looks` the lines of labels."""
     none = {"about": "", "sentence": "", "target": None, "chosen": False, "differing": {}, "shared": {}}
     empty = dict.fromkeys(("head", "headline", "problems", "pictures", "provenance", "commands"), ())
     return _template().render(
         title=title,
         sections=sections,
-        keys={label: _key(look) for label, look in lines(labels).items()},
+        keys={label: _key(look) for label, look in looks.items()},
         colours=[(light[1:], light, dark) for light, dark in dark_colours().items()],
         **(none | empty | parts),
     )

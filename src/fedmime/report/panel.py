@@ -13,16 +13,15 @@ import numpy as np
 from markupsafe import Markup
 
 from fedmime.engine.target import Target, asked
-from fedmime.report import html, settings
+from fedmime.report import html, settings, style
 from fedmime.report.bars import rounds_over_seeds
 from fedmime.report.curves import mean_interval, with_intervals
 from fedmime.report.headline import ACCURACY, megabytes_after, problems
 from fedmime.report.html import Section, Table
 from fedmime.report.picture import Picture
-from fedmime.report.recorded import Recorded, load_all
+from fedmime.report.recorded import COMPARISON, Recorded, comparison, load_all
 from fedmime.report.words import NOTHING, megabytes, short
 
-FACTS = "compare.json"  # title and caption, beside the runs
 _BELOW = 10.0  # by how much a figure of losses goes below its target
 _ABOVE = 5.0  # errors that a figure of accuracies shows, in those at the target
 
@@ -96,9 +95,10 @@ def several(runs: Sequence[Recorded]) -> bool:
     return len(set(methods)) < len(methods) or any(run.config.get("target_gap") is not None for run in runs)
 
 
-def remember(directory: Path, title: str, caption: str) -> None:
-    """Write what only people can say about the runs in a directory."""
-    (directory / FACTS).write_text(json.dumps({"title": title, "caption": caption}) + "\n", encoding="utf-8")
+def remember(directory: Path, title: str, caption: str, methods: Sequence[str]) -> None:
+    """Write what runs in a directory do not say themselves."""
+    told = {"title": title, "caption": caption, "methods": list(methods)}
+    (directory / COMPARISON).write_text(json.dumps(told) + "\n", encoding="utf-8")
 
 
 def load(path: str | os.PathLike[str], target: Target | None = None) -> Panel:
@@ -108,13 +108,14 @@ def load(path: str | os.PathLike[str], target: Target | None = None) -> Panel:
 
 
 def make(directory: Path, runs: Sequence[Recorded], target: Target | None = None) -> Panel:
-    """The panel of runs in a directory, under the title and caption that are written there."""
-    file = directory / FACTS
-    told = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    """The panel of runs in a directory, as what is written there tells it."""
+    told = comparison(directory)
+    order = {label: place for place, label in enumerate(told.get("methods", ()))}
+    ordered = sorted(runs, key=lambda run: order.get(_method(run), len(order)))
     targets = {asked(run.config) for run in runs}
     common = targets.pop() if len(targets) == 1 else None
     title = str(told.get("title") or directory.resolve().name)
-    return Panel(title, runs, str(told.get("caption") or ""), common if target is None else target)
+    return Panel(title, ordered, str(told.get("caption") or ""), common if target is None else target)
 
 
 def heading(target: Target | None) -> str:
@@ -133,7 +134,7 @@ def cells(row: Row) -> list[str]:
     return [
         rate,
         mean_rounds(row),
-        _plus_minus(_mean([None if value is None else 100 * value for value in row.accuracy]), ".1f", " %"),
+        _plus_minus(_mean([None if value is None else 100 * value for value in row.accuracy]), ".1f"),
         NOTHING if sent is None else megabytes(1e6 * sent[0]),
         each if any(rounds is not None for rounds in reached) else NOTHING,
     ]
@@ -141,7 +142,7 @@ def cells(row: Row) -> list[str]:
 
 def columns(target: Target | None) -> list[str]:
     """The headings of `cells`."""
-    return ["rate", heading(target), "test accuracy", "MB to target", "rounds by seed"]
+    return ["rate", heading(target), "accuracy, %", "MB to target", "rounds by seed"]
 
 
 def mean_rounds(row: Row) -> str:
@@ -161,10 +162,14 @@ def sentence(panel: Panel) -> str:
         return ""
     told = [f"{label} {rounds:.0f}" for rounds, label in known]
     told[0] = f"{known[0][1]} took {known[0][0]:.0f} rounds"
-    missed = [row.label for row in rows if row.mean is None]
-    never = f" {html.listed(missed)} did not get there with every seed." if missed else ""
     over = f", in the mean over {panel.seeds} seeds" if panel.seeds > 1 else ""
-    return f"To reach {panel.target.words()}, {html.listed(told)}{over}.{never}"
+    found = f"To reach {panel.target.words()}, {html.listed(told)}{over}."
+    missed = [row for row in rows if row.mean is None]
+    never = [row.label for row in missed if not any(row.rounds_to_target)]
+    some = [row.label for row in missed if any(row.rounds_to_target)]
+    for labels, verdict in ((some, "did so with some seeds only"), (never, "did not in all rounds")):
+        found += f" {html.listed(labels)} {verdict}." if labels else ""
+    return found
 
 
 def pictures(panel: Panel, stem: str) -> list[Picture]:
@@ -172,14 +177,15 @@ def pictures(panel: Panel, stem: str) -> list[Picture]:
     target, methods = panel.target, panel.methods
     if target is None:
         return []
-    over = "Mean over seeds with its 95 % interval" if panel.seeds > 1 else "One seed"
+    mean = "Mean" if target.optimum is None else "Geometric mean"
+    over = f"{mean} over seeds with its 95 % interval" if panel.seeds > 1 else "One seed"
     curves = _curves(methods, target)
     found = []
     if curves is not None:
         share = target.optimum is None
         what = "Test accuracy by rounds" if share else "Training loss above its optimum by rounds"
         limits = (max(0.0, 1 - _ABOVE * (1 - target.value)), None) if share else (target.value / _BELOW, None)
-        figure = with_intervals(curves[1], curves[0], what, target.value, share, wide=True, limits=limits)
+        figure = with_intervals(curves[1], curves[0], what, target.value, share, True, limits)
         found.append(Picture(f"{stem}-curves", what, figure, f"{over}; dashed: the target.", wide=True))
     title = f"Rounds to {target.words()}"
     bars = [(row.label, row.rounds_to_target, row.rounds, mean_rounds(row)) for row in panel.rows()]
@@ -199,12 +205,12 @@ def write(
     sections = [_section(*each) for each in zip(titles, panels, shown, strict=True)]
     runs = [run for panel in panels for run in panel.runs]
     firsts = [dataclasses.replace(panel.runs[0], label=panel.title) for panel in panels]
-    labels = [label for panel in panels for label in panel.methods]
+    looks = {label: look for panel in panels for label, look in style.lines(panel.methods).items()}
     file.write_text(
         html.render(
             title,
             sections,
-            labels=labels,
+            looks=looks,
             problems=[(run.label, found) for run in runs if (found := problems(run))],
             shared=settings.shared(runs),
             provenance=settings.provenance(firsts),
@@ -262,7 +268,7 @@ def _mean(values: Sequence[float | None]) -> tuple[float, float] | None:
     return float(mean[0]), float(half[0])
 
 
-def _plus_minus(mean: tuple[float, float] | None, form: str, unit: str = "") -> str:
+def _plus_minus(mean: tuple[float, float] | None, form: str) -> str:
     if mean is None:
         return NOTHING
-    return f"{mean[0]:{form}}" + (f" ± {mean[1]:{form}}" if mean[1] else "") + unit
+    return f"{mean[0]:{form}}" + (f" ± {mean[1]:{form}}" if mean[1] else "")
