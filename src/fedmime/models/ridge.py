@@ -24,7 +24,7 @@ def ridge(problem: Problem, strength: float) -> Problem:
 @functools.cache  # the same problem again compiles nothing
 def _ridge(problem: Problem, strength: float) -> Problem:
     def penalty(params: Params) -> jax.Array:
-        return strength / 2 * sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(params))
+        return strength / 2 * jnp.stack([jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(params)]).sum()
 
     def loss(params: Params, batch: Batch, key: jax.Array) -> jax.Array:
         return problem.loss(params, batch, key) + penalty(params)
