@@ -35,8 +35,9 @@ def test_json_says_what_the_lines_say(run: Path, capsys: pytest.CaptureFixture[s
     told, history = json.loads(ended.out), fm.Run.load(run).history
     accuracy = history["test_accuracy"]
     assert told == {
-        "method": "SCAFFOLD", "rounds": 4, "accuracy": accuracy[-1], "best_accuracy": np.nanmax(accuracy),
-        "loss": history["test_loss"][-1], "target": 0.85, "rounds_to_target": None,
+        "method": "SCAFFOLD", "seed": 0, "rounds": 4, "accuracy": accuracy[-1], "best_accuracy": np.nanmax(accuracy),
+        "loss": history["test_loss"][-1], "train_loss": None,
+        "target": 0.85, "target_gap": None, "rounds_to_target": None,
         "bytes": history["bytes_total"][-1], "abandoned": 0, "out": str(run),
     }  # fmt: skip
     assert (run / "metrics.jsonl").read_bytes() == before

@@ -55,13 +55,14 @@ def headline(run: Recorded, target: float | None) -> Headline:
         float(accuracy.max()) if len(accuracy) else None,
         reached,
         None if sent is None else sent / 1e6,
-        _megabytes_after(run, reached),
+        megabytes_after(run, reached),
         _seconds(run),
         run.last("client_accuracy_worst_decile"),
     )
 
 
-def _megabytes_after(run: Recorded, rounds: int | None) -> float | None:
+def megabytes_after(run: Recorded, rounds: int | None) -> float | None:
+    """What had been sent after so many rounds."""
     if rounds is None or "bytes_total" not in run.history:
         return None
     found = run.history["bytes_total"][run.history["round"] == rounds - 1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -73,8 +73,10 @@ def page(
     rows = [headline(run, wanted) for run in runs]
     apart = warning(runs)
     drawn = [*standard(runs, wanted), *diagnostics(runs)] if pictures is None else list(pictures)
-    return _template().render(
-        title=title,
+    return render(
+        title,
+        sections,
+        looks=lines(run.label for run in runs),
         about=settings.about(runs),
         warning=apart,
         sentence="" if apart else _sentence(rows, wanted),
@@ -88,9 +90,19 @@ def page(
         shared=settings.shared(runs),
         provenance=settings.provenance(runs),
         commands=settings.commands(runs),
+    )
+
+
+def render(title: str, sections: Sequence[Section], looks: Mapping[str, dict[str, Any]], **parts: Any) -> str:
+    """A page of sections; `parts` are what the template shows before and after them, `looks` the lines of labels."""
+    none = {"about": "", "sentence": "", "target": None, "chosen": False, "differing": {}, "shared": {}}
+    empty = dict.fromkeys(("head", "headline", "problems", "pictures", "provenance", "commands"), ())
+    return _template().render(
+        title=title,
         sections=sections,
-        keys={label: _key(look) for label, look in lines(run.label for run in runs).items()},
+        keys={label: _key(look) for label, look in looks.items()},
         colours=[(light[1:], light, dark) for light, dark in dark_colours().items()],
+        **(none | empty | parts),
     )
 
 

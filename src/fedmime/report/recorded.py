@@ -20,6 +20,7 @@ from fedmime.report.style import method
 from fedmime.yaml_file import read_mapping
 
 __all__ = ["Recorded", "load", "load_all", "rounds_to_target"]
+COMPARISON = "compare.json"
 _NONE: Mapping[str, Any] = {}
 
 
@@ -66,6 +67,11 @@ def load_all(paths: Sequence[str | os.PathLike[str]]) -> list[Recorded]:
     """The runs of several directories, with labels that tell them apart; a directory named twice counts once."""
     unique = {Path(path).resolve(): path for path in paths}
     return _distinct([run for path in unique.values() for run in load(path)])
+
+
+def comparison(directory: Path) -> Mapping[str, Any]:
+    """What a comparison wrote down beside its runs: title, caption and the order of methods; empty if there is none."""
+    return _mapping(directory / COMPARISON)
 
 
 def _distinct(runs: list[Recorded]) -> list[Recorded]:
