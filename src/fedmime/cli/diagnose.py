@@ -36,6 +36,10 @@ class Diagnose:
     """The squared gradient norm to reach; by default a tenth of that at the start."""
     cohort: int | None = None
     """Clients a round; by default the task's."""
+    epochs: int | None = None
+    """Local passes over a client's data, as the run will make; by default the task's."""
+    steps: int | None = None
+    """Local steps, instead of epochs."""
     along: int = 0
     """Also measure along this many rounds of FedAvg."""
     out: Path | None = None
@@ -62,6 +66,8 @@ def run(args: Diagnose) -> int:
             curvature_examples=args.curvature_examples,
             eps=args.eps,
             cohort=args.cohort,
+            epochs=args.epochs,
+            steps=args.steps,
             along=args.along,
             progress=progress,
         )
@@ -86,7 +92,7 @@ def _print(found: Diagnosis) -> None:
     for row in constant_rows(found):
         table.add_row(*row)
     console.print(table)
-    title = f"rounds until ‖∇f‖² ≤ {found.eps:.3g} by the rates, S = {found.cohort}, K = {found.suggested_steps:,}"
+    title = f"rounds until ‖∇f‖² ≤ {found.eps:.3g} by the rates, S = {found.cohort}, K = {found.K:,}"
     rates = Table(*RATE_COLUMNS, title=title)
     for row in rate_rows(found):
         rates.add_row(*row)

@@ -17,6 +17,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "Mime": {"algorithm": "mime", "base": "momentum", "optimizer": MOMENTUM},
     "MimeLite": {"algorithm": "mime_lite", "base": "momentum", "optimizer": MOMENTUM},
     "FedAvg": {"algorithm": "fedavg", "base": "momentum", "optimizer": MOMENTUM},
+    "FedAvg, server rate 10": {"algorithm": "fedavg", "base": "momentum", "optimizer": MOMENTUM, "eta_server": 10.0},
     "SCAFFOLD": {"algorithm": "scaffold", "base": "sgd"},
     "FedProx": {"algorithm": "fedprox", "base": "sgd", "mu": 0.1},
     "Loc-Mime": {"algorithm": "mime", "base": "momentum", "optimizer": MOMENTUM, "state": "local"},

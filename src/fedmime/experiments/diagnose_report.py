@@ -9,7 +9,7 @@ from pathlib import Path
 from markupsafe import Markup, escape
 
 from fedmime.experiments.diagnose import Diagnosis
-from fedmime.experiments.diagnose_words import as_json, caveats, words
+from fedmime.experiments.diagnose_words import as_json, caveats, rounded, words
 from fedmime.report import html, style
 from fedmime.report.picture import Picture, save
 
@@ -51,12 +51,8 @@ def rate_rows(found: Diagnosis) -> list[tuple[str, ...]]:
         endless = math.isinf(row.rounds)
         share = "" if endless else f"{row.terms[row.dominating] / row.rounds:.0%}"
         needs = f"{row.condition}{'' if row.holds else ' (not so)'}" if row.condition else ""
-        rows.append((row.method, "never" if endless else _three_figures(row.rounds), row.dominating, share, needs))
+        rows.append((row.method, "never" if endless else rounded(row.rounds), row.dominating, share, needs))
     return rows
-
-
-def _three_figures(value: float) -> str:
-    return f"{float(f'{value:.3g}'):,.10g}"
 
 
 def figure(found: Diagnosis) -> Picture | None:
@@ -89,7 +85,7 @@ def section(found: Diagnosis) -> list[html.Section]:
     limits = "".join(f"<li>{escape(line)}</li>" for line in caveats(found))
     drawn = figure(found)
     constants = html.Table(("", "value", "interval", "what"), constant_rows(found))
-    caption = f"Rounds until ‖∇f‖² ≤ {found.eps:.3g} with S = {found.cohort}, K = {found.suggested_steps:,}"
+    caption = f"Rounds until ‖∇f‖² ≤ {found.eps:.3g} with S = {found.cohort}, K = {found.K:,}"
     rates = html.Table(RATE_COLUMNS, rate_rows(found), caption)
     return [
         html.Section(f"What {found.task} asks for", Markup(said), [drawn] if drawn else [], constants),  # noqa: S704
