@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -31,8 +31,15 @@ def _measure(problem: MetricProblem, params: Any, batch: Any, on: Mesh) -> dict[
 
 def evaluate(problem: MetricProblem, params: Any, columns: Mapping[str, np.ndarray]) -> dict[str, float]:
     """The weighted mean of every metric over all examples."""
-    n = len(next(iter(columns.values())))
-    return {name: float(means[0]) for name, means in _means(problem, params, [columns], np.zeros(n, int), 1).items()}
+    return evaluate_all(problem, params, [columns], len(next(iter(columns.values()))))
+
+
+def evaluate_all(
+    problem: MetricProblem, params: Any, parts: Iterable[Mapping[str, np.ndarray]], examples: int
+) -> dict[str, float]:
+    """The same over parts with so many examples together, of which few are in memory at a time."""
+    found = _means(problem, params, parts, np.zeros(examples, int), 1)
+    return {name: float(means[0]) for name, means in found.items()}
 
 
 def evaluate_clients(
@@ -44,7 +51,7 @@ def evaluate_clients(
 
 
 def _means(
-    problem: MetricProblem, params: Any, parts: Sequence[Mapping[str, np.ndarray]], group: np.ndarray, groups: int
+    problem: MetricProblem, params: Any, parts: Iterable[Mapping[str, np.ndarray]], group: np.ndarray, groups: int
 ) -> dict[str, np.ndarray]:
     """Weighted means by group of examples, from batches of one shape; the last one repeats its final example."""
     sums: dict[str, np.ndarray] = {}
@@ -72,7 +79,7 @@ def _where(params: Any) -> Mesh:
     return meshes[0] if meshes and isinstance(meshes[0], Mesh) else mesh()
 
 
-def _batches(parts: Sequence[Mapping[str, np.ndarray]], width: int) -> Iterator[dict[str, np.ndarray]]:
+def _batches(parts: Iterable[Mapping[str, np.ndarray]], width: int) -> Iterator[dict[str, np.ndarray]]:
     """The examples of all parts in order, `width` at a time; never more than that and one part in memory."""
     waiting: dict[str, np.ndarray] = {}
     for part in parts:

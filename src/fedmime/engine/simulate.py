@@ -79,6 +79,7 @@ def simulate(
     participation: Participation | None = None,
     evaluate_every: int = 10,
     clients_every: int | None = None,
+    evaluate_train: bool = False,
     initial: Any = None,
     run_dir: str | Path | None = None,
     saving: Saving | None = None,
@@ -103,6 +104,7 @@ def simulate(
         evaluate_every: rounds between evaluations on `population.test`; the last round is always evaluated.
         clients_every: rounds between evaluations of clients one by one on `population.test_clients` (at most 500 of
             them), the last round included; 0 does so after the last round only, None never.
+        evaluate_train: evaluate on all examples of all clients, too, as `train_loss` and so on.
         initial: the model to start from, instead of `problem.init`.
         run_dir: where the run is written, and what clients of SCAFFOLD and FedDyn keep, instead of memory.
         saving: how often, and how many checkpoints stay.
@@ -116,7 +118,8 @@ def simulate(
     _check(problem, initial, run_dir, on_round, participation, drift)
     if participation is not None:
         schedule = dataclasses.replace(schedule, participation=participation)
-    watch, gate, saving = Watch(evaluate_every, clients_every), gate or Gate(), saving or Saving()
+    watch = Watch(evaluate_every, clients_every, flag("simulate", "evaluate_train", evaluate_train))
+    gate, saving = gate or Gate(), saving or Saving()
     key = jax.random.key(seed)
     state = algorithm.init(problem.init(jax.random.fold_in(key, 0)) if initial is None else initial)
     blank = jax.tree.map(np.asarray, algorithm.remember(state.server.x))

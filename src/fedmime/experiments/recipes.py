@@ -52,13 +52,28 @@ def resolved(setting: Setting, task: Task) -> Setting:
         cohort=task.cohort if setting.cohort is None else setting.cohort,
         batch=task.batch_size if setting.batch is None else setting.batch,
         epochs=epochs,
-        target=task.target if setting.target is None else setting.target,
+        target=task.target if setting.target is None and setting.target_gap is None else setting.target,
+        target_gap=task.target_gap if setting.target is None and setting.target_gap is None else setting.target_gap,
+        optimum=task.optimum if setting.optimum is None else setting.optimum,
         server=dataclasses.replace(setting.server, optimizer=server),
     )
     for name in ("rounds", "cohort", "batch"):
         count("setting", name, getattr(full, name), least=1)
     real("setting", "eta", full.eta, POSITIVE)
+    _check_target(full)
     return full
+
+
+def _check_target(setting: Setting) -> None:
+    """A target is an accuracy, or a distance from an optimum that is known."""
+    if setting.target_gap is None:
+        return
+    real("setting", "target_gap", setting.target_gap, POSITIVE)
+    if setting.target is not None:
+        told = f"target={setting.target!r}, target_gap={setting.target_gap!r}"
+        raise ConfigError(f"setting: give an accuracy as target or a target_gap, not both, got {told}")
+    if setting.optimum is None:
+        raise ConfigError(f"setting: target_gap={setting.target_gap!r} needs the optimum of the training loss")
 
 
 def optimizer(name: str, numbers: Optimizer) -> BaseOptimizer:

@@ -123,6 +123,10 @@ class Setting:
     """Rounds between evaluations of single clients; by default after the last round only."""
     target: float | None = None
     """The accuracy that 'rounds to target' asks for; by default the task's."""
+    target_gap: float | None = None
+    """Ask for a training loss so close to its optimum, instead of an accuracy; by default the task's."""
+    optimum: float | None = None
+    """The least training loss there is; by default what the task knows."""
     drift: bool = True
     """Measure how far clients drift."""
     optimizer: Optimizer = Optimizer()

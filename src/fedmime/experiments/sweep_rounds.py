@@ -25,7 +25,8 @@ from fedmime.experiments.train import Prepared
 
 _FORMAT = 1  # of what is kept on disk
 _SAVE_SECONDS = 60.0
-_UNIMPORTANT = ("target", "clients_every", "drift", "rounds", "evaluate_every")  # for a trial's numbers
+# What does not decide a trial's numbers.
+_UNIMPORTANT = ("target", "target_gap", "optimum", "clients_every", "drift", "rounds", "evaluate_every")
 
 
 class Lockstep:

@@ -87,6 +87,7 @@ def run(
         weights=s.weights,
         participation=Participation(**dataclasses.asdict(s.participation)),
         evaluate_every=s.evaluate_every,
+        evaluate_train=s.target_gap is not None,
         clients_every=(s.clients_every or 0) if run_dir is not None else None,
         run_dir=None if run_dir is None else Path(run_dir),
         saving=saving,
