@@ -42,9 +42,9 @@ def rounds_table(
     MimeLite's drift term is $L\tilde G F/\epsilon^{3/2}$, as the proof gives it, where the table prints $L^2$;
     MimeLite's rows with SGD and Adam have the $\tilde G^2 = G^2 + \sigma^2/K$ of the corollaries for $G^2$, and so need
     no $K \ge \sigma^2/G^2$, by which the table does without it; with $K < L/\delta$ the theorem's $LF/(K\epsilon)$ is
-    added to the MVR rows, which the table leaves out as it asks for $K \ge L/\delta$; and momentum, which the table does
-    not have, takes the rates of SGD divided by $1 - \beta$, which the text quotes as what was proven before. That
-    momentum helps is shown by the MVR rows: MVR is momentum with one more correction.
+    added to the MVR rows, which the table leaves out as it asks for $K \ge L/\delta$; and momentum, which is not in the
+    table, has the rates of SGD divided by $1 - \beta$, which the text quotes as what was proven before. That momentum
+    helps is what the MVR rows show: MVR is momentum with one more correction.
 
     Args:
         K: local steps of a client.
