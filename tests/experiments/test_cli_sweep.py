@@ -30,7 +30,7 @@ def test_sweep(capsys, tmp_path) -> None:
 
 def test_dry_run_tells_the_cost(capsys) -> None:
     assert main(["sweep", "--rounds", "64", "--halving", "--dry-run"]) == 0
-    assert capsys.readouterr().out == "9 points, 3.5 full runs\n"
+    assert capsys.readouterr().out == "9 points, 4.5 full runs\n"
     assert main(["sweep", "--heavy", "--dry-run"]) == 0
     assert capsys.readouterr().out == "567 points, 567 full runs\n"
 
