@@ -31,12 +31,12 @@ def test_sweep(capsys, tmp_path) -> None:
 
 def test_dry_run_tells_the_cost(capsys, tmp_path) -> None:
     assert main(["sweep", *SMALL, "--rounds", "64", "--halving", "--dry-run"]) == 0
-    assert capsys.readouterr().out == "9 points, 3.5 full runs\n"
+    assert capsys.readouterr().out == "9 points, 4.5 full runs\n"
     assert main(["sweep", *SMALL, "--grid", "eta=1,0.1", "eta_server=1,0.1", "--dry-run"]) == 0
     assert capsys.readouterr().out == "4 points, 4 full runs\n"
     assert main(["tune", *SMALL, "--clients", "10", "--check", "--dry-run"]) == 0
     told = capsys.readouterr().out
-    assert told.startswith("9 rates, 3.")
+    assert told.startswith("9 rates, 4.")
     assert told.endswith(" runs of 20 central rounds, and 9 federated runs to check\n")
     assert not list(tmp_path.iterdir())
 

@@ -28,7 +28,7 @@ class Sweep(Asked):
     heavy: bool = False
     """The paper's 567 points: client rate, server rate, ε."""
     halving: bool = False
-    """Give up the worse half of the points again and again; nine points then cost 3.5 runs."""
+    """After a quarter of the rounds go on with the better third; nine points then cost 4.5 runs."""
     out: Path | None = None
     """Where results and points are kept; by default runs/sweep-TASK-ALGORITHM."""
 

@@ -92,7 +92,7 @@ def sweep(
 
     Args:
         grid: values for numbers of the setting, such as `{"eta": (1, 0.1), "optimizer.eps": (1e-3, 1e-7)}`.
-        halving: give up the worse half of the points again and again, at a cost of 3.5 runs for nine points.
+        halving: after a quarter of the rounds go on with the better third, at a cost of 4.5 runs for nine points.
         cache: a directory where points are kept by their configuration; a sweep broken off goes on from there.
         progress: called with what is being done and how many rounds of all points are done.
         stop: called after every round; the number of a signal ends the sweep, saved.
@@ -137,7 +137,7 @@ def _climb(steps: Lockstep, plan: Iterable[Rung], label: str, total: int, progre
 
     before, cost = 0, 0
     for rung in plan:
-        left = sorted(left, key=lambda trial: -trial.score(before))[: rung.points]
+        left = halvings.better(left, rung.points, before)
         fresh = [trial.done for trial in left]
         steps.advance(left, rung.rounds, on_round)
         done += sum(max(0, min(at, rung.rounds) - before) for at in fresh)
