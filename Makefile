@@ -6,23 +6,29 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: demo demo-rates test lint bench docs install browser clean
 
-# The stamp makes a second install free; it is renewed when the project's requirements change.
+# Stamps make a second install free; they are renewed when the project's requirements change. The demo needs no
+# developers' tools. Pip never removes an extra, and the full install is one for the demo, too.
+$(VENV)/installed-demo: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[plot]'
+	touch $@
+
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
-	touch $@
+	touch $(VENV)/installed-demo $@
 
 install: $(VENV)/installed
 
-demo: install
-	$(BIN)/fedmime compare --config examples/demo.yaml --out runs/demo
+demo: $(VENV)/installed-demo
+	$(BIN)/fedmime compare --config examples/demo.yaml --out runs/demo/two-labels
+	$(BIN)/fedmime compare --config examples/demo-annotators.yaml --out runs/demo/annotators
+	$(BIN)/fedmime report runs/demo/two-labels runs/demo/annotators --title "What Mime is for" --out runs/demo/report.html
 
-# Where the rates in examples/demo.yaml come from: each method's own sweep in the demo's setting.
-demo-rates: install
-	for method in fedavg mime_lite mime; do \
-	  $(BIN)/fedmime sweep --task handwriting-logistic --algorithm $$method --rounds 300 --cohort 10 --epochs 10 \
-	    --evaluate-every 5 --light --halving --out runs/demo-rates/$$method || exit 1; \
-	done
+# Where the rates in examples/demo*.yaml come from: every method at every rate, as many seeds and rounds as in the demo.
+demo-rates: $(VENV)/installed-demo
+	$(BIN)/fedmime compare --config examples/demo.yaml --rates 0.316 0.562 1 1.78 3.16 5.62 10 17.8 31.6
+	$(BIN)/fedmime compare --config examples/demo-annotators.yaml --rates 0.00316 0.01 0.0316 0.1 0.316 1 3.16 10 31.6 100
 
 # One test opens a report in Chromium; it is left out where the browser is missing and cannot be installed.
 browser:

@@ -5,25 +5,25 @@ python -m benchmarks.sweep_run SEEDS TASK...
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import json
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from benchmarks.halving import NEAR, compared, lost
 from fedmime.experiments import train
 from fedmime.experiments.grid import LIGHT, at
 from fedmime.experiments.setting import Setting
-from fedmime.experiments.sweep import Swept, sweep
+from fedmime.experiments.sweep import sweep
 
 ROUNDS, EVERY = 64, 8
-NEAR = 0.005  # of accuracy
 
 
 def cpu(work: Callable[[], Any]) -> tuple[Any, float]:
@@ -49,37 +49,21 @@ def measure(task: str, seeds: int) -> dict[str, Any]:
     accuracy = one.history["test_accuracy"]
     same = next(trial for trial in full.trials if abs(trial.values["eta"] - 0.1) < 1e-9)
     apart = float(np.abs(np.asarray(same.accuracy) - accuracy[~np.isnan(accuracy)]).max())
-    lost = [_lost(full, less), *(_choice(task, seed) for seed in range(1, seeds))]
+    missed = [lost(full, less), *(_choice(task, seed) for seed in range(1, seeds))]
     return {
         "task": task,
         "single": single,
         "whole": whole / single,
         "halved": halved / single,
         "apart": apart,
-        "lost": lost,
-        "near": sum(value <= NEAR for value in lost),
+        "lost": missed,
+        "near": sum(value <= NEAR for value in missed),
     }
 
 
 def _choice(task: str, seed: int) -> float:
-    """The accuracy that halving's choice loses against the whole grid; it finds its points in the same cache."""
     with tempfile.TemporaryDirectory() as cache:
-        full = sweep(setting(task, seed), LIGHT, cache=cache)
-        return _lost(full, _halved(task, seed, cache))
-
-
-def _halved(task: str, seed: int, cache: str) -> Swept:
-    """Halving over points that have all gone to the end; only those of the last rung may be chosen."""
-    found = sweep(setting(task, seed), LIGHT, halving=True, cache=cache)
-    left = list(found.trials)
-    for rung, after in zip(found.plan or [], [0, *(r.rounds for r in found.plan or [])], strict=False):
-        left = sorted(left, key=lambda trial: -trial.score(after))[: rung.points]
-    return dataclasses.replace(found, trials=left)
-
-
-def _lost(full: Swept, halved: Swept) -> float:
-    best = {trial.values["eta"]: trial.score(ROUNDS) for trial in full.trials}
-    return max(best.values()) - best[halved.best.values["eta"]]
+        return lost(*compared(setting(task, seed), LIGHT, Path(cache)))
 
 
 if __name__ == "__main__":

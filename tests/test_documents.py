@@ -5,9 +5,13 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
+import fedmime as fm
 from fedmime.cli.main import main
 
 ROOT = Path(__file__).parent.parent
@@ -28,6 +32,26 @@ def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             continue
         line = page.read_text()[: block.start(2)].count("\n")
         exec(compile("\n" * line + block.group(2), str(page), "exec"), namespace)
+
+
+def test_the_command_of_the_readme_trains_the_model_of_its_fifteen_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDMIME_NO_COMPILATION_CACHE", "1")
+    text = (ROOT / "README.md").read_text()
+    lines = re.search(r"^## Fifteen lines\n\n```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    command = re.search(r"^\$ fedmime (train .*--out (\S+).*)$", text, re.MULTILINE)
+    assert lines
+    assert command
+    namespace: dict[str, Any] = {}
+    exec(lines[1], namespace)
+    assert main(shlex.split(command[1])) == 0
+    one, other = namespace["run"], fm.Run.load(command[2])
+    assert jax.tree.structure(one.params) == jax.tree.structure(other.params)
+    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(other.params), strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(one.history["test_accuracy"], other.history["test_accuracy"])
 
 
 def test_readme_names_its_two_commands() -> None:

@@ -20,7 +20,8 @@ LAYERS = [
     {"engine", "data", "models", "theory"},
     {"aggregation", "algorithms"},
     {"optimizers"},
-    {"vector", "numbers", "randomness", "rows", "dual", "native", "cores", "files", "errors", "validation"},
+    {"vector", "numbers", "randomness", "rows", "dual", "native", "cores"}
+    | {"files", "yaml_file", "errors", "validation"},
 ]
 WITHIN = {  # who may import whom in the same layer
     ("cli", "deploy"),

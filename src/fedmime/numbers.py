@@ -24,6 +24,8 @@ Schedule = Callable[[int], float]
 Number = float | Schedule
 Value = Any  # a field of a recipe: the number of this round, or the schedule it comes from
 T = TypeVar("T")
+LARGEST_COUNT = 2**31 - 1  # of rounds, clients, steps and the like: what devices count with
+LARGEST_SEED = 2**63 - 1  # what JAX makes a key of
 
 
 class Range(NamedTuple):
@@ -138,10 +140,10 @@ def whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def count(owner: str, name: str, value: Any, least: int = 0, most: int | None = None) -> int:
+def count(owner: str, name: str, value: Any, least: int = 0, most: int = LARGEST_COUNT) -> int:
     """Check a whole number."""
-    if not whole(value) or value < least or (most is not None and value > most):
-        limit = "" if most is None else f" and at most {most}"
+    if not whole(value) or not least <= value <= most:
+        limit = f" and at most {most}" if whole(value) and value > most else ""
         raise ConfigError(f"{owner}: {name} must be a whole number of at least {least}{limit}, got {quote(value)}")
     return int(value)
 

@@ -39,6 +39,9 @@ def test_methods_meet_the_same_clients(tmp_path: Path, capsys) -> None:
         (["mimelite"], "unknown algorithm 'mimelite'"),
         (["mime:adaam"], "unknown base 'adaam'"),
         (["mime@fast"], "must be a number, got 'fast'"),
+        (["fedavg@0.1,fast"], "must be a number, got 'fast'"),
+        (["fedavg@0.1,-1"], "eta_server must be positive, got -1.0"),
+        (["fedavg@0.1,1,1"], "not of the form"),
         (["mime@-1"], "eta must be positive, got -1.0"),
         (["Mime"], "not of the form"),
         (["mime", "mime"], "'mime' is named twice"),
@@ -69,3 +72,35 @@ def test_methods_in_a_file(tmp_path: Path, capsys) -> None:
     file.write_text(f"task: digits-logistic\nmethods: [fedavg, 'wide=scaffold']\nout: {tmp_path / 'runs'}\n")
     ended = said(["compare", "--config", file, "--dry-run", "--json"], capsys)
     assert [Path(json.loads(line)["out"]).name for line in ended.out.splitlines()] == ["FedAvg", "wide"]
+
+
+def test_several_seeds_are_told_as_means(tmp_path: Path, capsys) -> None:
+    words = [*COMMON, "--out", tmp_path, "--methods", "fedavg@0.5", "wide=fedavg:momentum@0.5,10", "--seeds", "2"]
+    words += ["--seed", "3", "--target", "0.2", "--evaluate-every", "1"]
+    told = json.loads(said([*words, "--json"], capsys).out)
+    assert [(row["method"], row["seed"]) for row in told["methods"]] == [
+        ("FedAvg", 3), ("FedAvg", 4), ("wide", 3), ("wide", 4)
+    ]  # fmt: skip
+    assert sorted(path.parent.name for path in tmp_path.glob("*/metrics.jsonl")) == [
+        "FedAvg-seed3", "FedAvg-seed4", "wide-seed3", "wide-seed4"
+    ]  # fmt: skip
+    for mean in told["means"]:
+        reached = [row["rounds_to_target"] for row in told["methods"] if row["method"] == mean["label"]]
+        assert mean["rounds_to_target"] == reached
+        assert mean["mean_rounds_to_target"] == sum(reached) / 2
+    assert [mean["server_rate"] for mean in told["means"]] == [None, 10.0]
+    assert "mean over seeds" in (tmp_path / "report.html").read_text()
+    shown = said(words, capsys).out
+    assert all(word in shown for word in ("rounds to", "0.5 (×10)", "wide"))
+    wrong = said([*COMMON, "--seeds", "0"], capsys)
+    assert (wrong.code, wrong.err) == (2, "fedmime: compare: seeds must be a whole number of at least 1, got 0\n")
+
+
+def test_rates_are_tried_and_nothing_is_recorded(tmp_path: Path, capsys) -> None:
+    words = [*COMMON, "--out", tmp_path / "runs", "--methods", "fedavg", "--target", "0.3", "--rates", "0.001", "1"]
+    ended = said([*words, "--json"], capsys)
+    found = json.loads(ended.out)["FedAvg"]
+    assert found["best"] == 1
+    assert found["rates"] == [0.001, 1]
+    assert "best" in said(words, capsys).out
+    assert not (tmp_path / "runs").exists()

@@ -1,12 +1,15 @@
 """The command line as a program: help at once, one line and an exit code for what goes wrong."""
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
-from fedmime.cli.main import main
+from fedmime.cli.main import main, script
 
 
 def test_help_names_the_verbs_and_does_not_start_jax() -> None:
@@ -59,3 +62,61 @@ def test_wrong_option_exits_with_two() -> None:
     with pytest.raises(SystemExit) as caught:
         main(["data", "verify", "--nonsense"])
     assert caught.value.code == 2
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """The exit code of the console script, in this process."""
+    monkeypatch.setattr(sys, "argv", ["fedmime", *words])
+    with pytest.raises(SystemExit) as caught:
+        script()
+    return caught.value.code  # pyright: ignore[reportReturnType]
+
+
+@pytest.fixture
+def unread() -> Iterator[TextIO]:
+    """A stream into a pipe whose reader has gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as stream:
+        yield stream
+
+
+@pytest.mark.parametrize("words", [("list", "tasks"), ("list", "tasks", "--json"), ("--help",), ("train", "--help")])
+def test_nobody_reads(words: tuple[str, ...], unread: TextIO, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """A broken pipe ends the program as the signal would, without a word, whoever notices it first."""
+    monkeypatch.setattr(sys, "stdout", unread)
+    assert ended(monkeypatch, *words) == 141
+    assert capsys.readouterr().err == ""
+
+
+def test_nobody_reads_what_went_wrong(unread: TextIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", unread)
+    assert ended(monkeypatch, "dta") == 141
+
+
+def test_a_full_disk_behind_standard_output(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert ended(monkeypatch, "--help") == 74
+    assert capsys.readouterr().err == "fedmime: standard output: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.parametrize(("words", "code"), [("list tasks", 0), ("train --help", 0), ("dta", 2), ("eval /nowhere", 5)])
+def test_streams_that_are_closed(words: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    assert ended(monkeypatch, *words.split()) == code
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        stream.close()
+
+
+def test_files_do_not_take_the_place_of_closed_streams(tmp_path: Path) -> None:
+    """What libraries write to standard error must not land in a run's files."""
+    code = (
+        "import os, sys; from fedmime.cli import main\n"
+        "main.main = lambda: (open(sys.argv[1], 'w').fileno() > 2) - 1\n"
+        "main.script()"
+    )
+    closed = 'exec 0<&- 1>&- 2>&-; exec "$0" -c "$1" "$2"'
+    done = subprocess.run(["sh", "-c", closed, sys.executable, code, tmp_path / "file"], check=False, timeout=60)
+    assert done.returncode == 0

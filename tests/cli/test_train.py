@@ -11,6 +11,7 @@ import yaml
 import fedmime as fm
 from faults.program import said
 from fedmime.cli.main import main
+from fedmime.engine.directory import RunDirectory
 
 ASKED = ["train", "--task", "digits-logistic", "--algorithm", "scaffold", "--cohort", "4", "--evaluate-every", "2"]
 ROUNDS = ["--rounds", "4"]
@@ -34,8 +35,9 @@ def test_json_says_what_the_lines_say(run: Path, capsys: pytest.CaptureFixture[s
     told, history = json.loads(ended.out), fm.Run.load(run).history
     accuracy = history["test_accuracy"]
     assert told == {
-        "method": "SCAFFOLD", "rounds": 4, "accuracy": accuracy[-1], "best_accuracy": np.nanmax(accuracy),
-        "loss": history["test_loss"][-1], "target": 0.85, "rounds_to_target": None,
+        "method": "SCAFFOLD", "seed": 0, "rounds": 4, "accuracy": accuracy[-1], "best_accuracy": np.nanmax(accuracy),
+        "loss": history["test_loss"][-1], "train_loss": None,
+        "target": 0.85, "target_gap": None, "rounds_to_target": None,
         "bytes": history["bytes_total"][-1], "abandoned": 0, "out": str(run),
     }  # fmt: skip
     assert (run / "metrics.jsonl").read_bytes() == before
@@ -136,6 +138,12 @@ def test_directories_without_a_run(verb: str, tmp_path: Path, capsys) -> None:
         ("{}", 2, "was not made by the command line"),
         ("task: nothing", 2, "there is no 'nothing'"),
         ("task: digits-logistic\neta: fast", 2, "eta must be a number"),
+        ("task: digits-logistic\ndata_dir: 5", 2, "data_dir must be a path or nothing, got 5"),
+        ("task: digits-logistic\nkeep: many", 2, "keep must be a whole number, got 'many'"),
+        ("task: digits-logistic\nlabel: [a]", 2, "label must be text or nothing, got ['a']"),
+        ("task: [digits-logistic]", 2, "task must be text"),
+        ("\x00\x01", 5, "damaged"),
+        ("", 5, "damaged"),
     ],
 )
 @pytest.mark.parametrize("verb", ["resume", "eval"])
@@ -146,6 +154,71 @@ def test_damaged_configurations(verb: str, text: str, code: int, told: str, run:
     assert ended.code == code
     assert told in ended.err
     assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xff", b"[]", b"null", b"[" * 100_000])
+def test_damaged_identities(content: bytes, run: Path, tmp_path: Path, capsys) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    (copy / "identity.json").write_bytes(content)
+    for words in (["resume", copy], ["eval", copy], [*ASKED, *ROUNDS, "--dry-run", "--out", copy]):
+        ended = said(words, capsys)
+        assert ended.code == 5
+        assert "identity.json' is damaged: it must hold a JSON object" in ended.err
+        assert ended.err.count("\n") == 1
+
+
+def test_models_of_another_run_are_not_evaluated(run: Path, tmp_path: Path, capsys) -> None:
+    copy, other = Path(shutil.copytree(run, tmp_path / "run")), tmp_path / "other"
+    assert said([*ASKED, "--rounds", 1, "--eta", 0.01, "--quiet", "--out", other], capsys).code == 0
+    shutil.copy(other / "model.safetensors", copy)
+    ended = said(["eval", copy], capsys)
+    assert ended.code == 5
+    assert "model.safetensors' belongs to a run of another configuration" in ended.err
+    assert said(["eval", copy, "--best", "--json"], capsys).code == 0
+
+
+REFUSED = {
+    "cohort": (["--cohort", "51"], 2, "cohort=51 exceeds"),
+    "both": (["--epochs", "1", "--steps", "2"], 2, "epochs or steps"),
+    "split": (["--algorithm", "mime", "--split", "--cohort", "5"], 2, "must be even"),
+    "checkpoints": (["--checkpoint-every", "0"], 2, "every must be"),
+    "drop out": (["--participation.drop-out", "1.1"], 2, "drop_out must"),
+    "no data": (["--task", "emnist-logistic", "--data-dir", "none"], 3, "none"),
+    "another run": (["--eta", "0.5"], 5, "another configuration"),
+    "a file": (["--out", "run/config.yaml"], 74, "run/config.yaml"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_dry_run_refuses_what_a_run_refuses(case: str, run: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    words, code, told = REFUSED[case]
+    shutil.copytree(run, tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    asked = [*ASKED, *ROUNDS, "--out", "run", *words]
+    dry = said([*asked, "--dry-run"], capsys)
+    assert (dry.code, dry.out, dry.err.count("\n")) == (code, "", 1)
+    assert told in dry.err
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    real = said([*asked, "--quiet"], capsys)
+    assert real.code == code
+    assert told in real.err
+
+
+def test_dry_run_looks_at_the_directory(run: Path, tmp_path: Path, capsys) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    asked = [*ASKED, *ROUNDS, "--out", copy, "--dry-run"]
+    assert said(asked, capsys).code == 0
+    with RunDirectory(copy, keep=3):
+        ended = said(asked, capsys)
+        assert (ended.code, ended.err.count("\n")) == (6, 1)
+    for manifest in copy.glob("checkpoints/*/MANIFEST.json"):
+        manifest.write_text("")
+    ended = said(asked, capsys)
+    assert ended.code == 5
+    assert "no checkpoint" in ended.err
+    assert said([*asked, "--fresh"], capsys).code == 0
+    assert list(copy.glob("checkpoints/*/MANIFEST.json"))
 
 
 def test_models_that_were_damaged(run: Path, tmp_path: Path, capsys) -> None:

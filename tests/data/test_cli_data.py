@@ -9,7 +9,7 @@ import tyro
 from data.published import images, write_hdf5
 from fedmime.cli import data
 from fedmime.data import from_store
-from fedmime.errors import DataError
+from fedmime.errors import ConfigError, DataError
 
 
 @pytest.fixture
@@ -61,6 +61,12 @@ def test_stats(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(told["histogram"]) == 50
     assert sum(told["labels"]["counts"]) == 1438
     assert told["labels"]["distance"] > 1.5 * told["labels"]["expected"]
+
+
+@pytest.mark.parametrize("words", ["stats digits --most -1", "verify digits --classes 0", "convert digits --workers 0"])
+def test_counts_that_make_no_sense(words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must be a positive integer, got"):
+        call(*words.split(), "--data-dir", str(tmp_path), "--quiet")
 
 
 def test_fetch_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import itertools
 import os
 import socket
 import tarfile
@@ -9,12 +10,15 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from data.published import images, write_hdf5
+from fedmime.cli.main import main
 from fedmime.data import catalog, emnist
 from fedmime.data.download import download, fetch
+from fedmime.data.limits import Limits
 from fedmime.errors import ConfigError, DataError
 
 BODY = bytes(range(256)) * 4000
@@ -31,6 +35,9 @@ class Server:
         self.ranges: list[str | None] = []
         self.status: list[int] = []  # failures to answer with, one entry a request
         self.honour_range = True
+        self.tell_length = True
+        self.redirects: dict[str, str] = {}
+        self.extra: dict[str, str] = {}  # headers
         self.address = ""
 
 
@@ -44,6 +51,11 @@ def server() -> Iterator[Server]:
             if state.status:
                 self.send_error(state.status.pop(0))
                 return
+            if self.path in state.redirects:
+                self.send_response(302)
+                self.send_header("Location", state.redirects[self.path])
+                self.end_headers()
+                return
             if self.path not in state.files:
                 self.send_error(404)
                 return
@@ -55,7 +67,10 @@ def server() -> Iterator[Server]:
                     self.send_error(416)
                     return
             self.send_response(206 if start else 200)
-            self.send_header("Content-Length", str(len(body) - start))
+            for name, value in (
+                {"Content-Length": str(len(body) - start)} if state.tell_length else state.extra
+            ).items():
+                self.send_header(name, value)
             self.send_header("ETag", state.etag)
             self.end_headers()
             end = start + state.cut.pop(0) if state.cut else len(body)
@@ -128,8 +143,80 @@ def test_server_errors(server: Server, tmp_path: Path) -> None:
     assert download(f"{server.address}data.bin", tmp_path / "d", SHA, pause=0).read_bytes() == BODY
     with pytest.raises(DataError, match="answers 404"):
         download(f"{server.address}nothing", tmp_path / "n", SHA, pause=0)
-    with pytest.raises(DataError, match="http and https"):
-        download("file:///etc/hostname", tmp_path / "n", SHA)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc/hostname",
+        "ftp://host/",
+        "host",
+        "",
+        "http://",
+        "http://[",
+        "http://host:port/",
+        "http://host:99999/",
+        "http://host/a b",
+        "http://host/\n",
+        "http://höst/",
+        f"http://{'a' * 70}.org/",
+        "http://a..b/",
+    ],
+)
+def test_addresses_that_make_no_sense(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Refused at once, as a mistake in the call, and not tried four times."""
+    with pytest.raises(ConfigError, match="accepted are http and https addresses") as caught:
+        download(url, tmp_path / "n", SHA)
+    assert "\n" not in str(caught.value)
+    words = ["data", "fetch", "emnist", "--data-dir", str(tmp_path), "--quiet", f"--base-url={url or 'x'}"]
+    assert main(words) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("target", ["ftp://127.0.0.1/a", "file:///etc/hostname", "http://[", "//:0/"])
+def test_redirects_lead_to_http_only(target: str, server: Server, tmp_path: Path) -> None:
+    server.redirects["/data.bin"] = target
+    with pytest.raises(DataError, match="the server redirects elsewhere") as caught:
+        download(f"{server.address}data.bin", tmp_path / "d", SHA, attempts=1)
+    assert "\n" not in str(caught.value)
+    server.redirects["/data.bin"] = "/other.bin"
+    server.files["/other.bin"] = BODY
+    assert download(f"{server.address}data.bin", tmp_path / "d", SHA).read_bytes() == BODY
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_files_that_are_too_large_are_not_kept(told: bool, server: Server, tmp_path: Path) -> None:
+    server.tell_length = told
+    with pytest.raises(DataError, match=r"accepted are at most 1,000,000; nothing was kept"):
+        download(f"{server.address}data.bin", tmp_path / "d", SHA, limits=Limits(download_bytes=1_000_000))
+    assert os.listdir(tmp_path) == []
+    assert len(server.ranges) == 1
+
+
+@pytest.mark.parametrize("length", ["9" * 5000, "²", "-1", "many"])
+def test_lengths_that_make_no_sense_are_ignored(length: str, server: Server, tmp_path: Path) -> None:
+    server.tell_length, server.extra = False, {"Content-Length": length}
+    assert download(f"{server.address}data.bin", tmp_path / "d", SHA, attempts=1).read_bytes() == BODY
+
+
+def test_the_deadline_ends_what_still_arrives(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which every look takes an hour."""
+    hours = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: 3600.0 * next(hours), sleep=lambda seconds: None)
+    monkeypatch.setattr("fedmime.data.download.time", clock)
+    with pytest.raises(DataError, match=r"not finished before the deadline; [\d,]+ bytes are kept and will be"):
+        download(f"{server.address}data.bin", tmp_path / "d", SHA, deadline=2 * 3600)
+    assert len(server.ranges) == 1
+    monkeypatch.undo()
+    assert download(f"{server.address}data.bin", tmp_path / "d", SHA).read_bytes() == BODY
+
+
+def test_the_deadline_ends_waiting_for_an_answer(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        with pytest.raises(DataError, match="no answer before the deadline"):
+            download(f"{address}data.bin", tmp_path / "d", SHA, timeout=5, deadline=0.05)
 
 
 def test_without_a_network_the_message_says_what_to_do(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
-from fedmime.data import digits, synthetic
+from fedmime.data import annotators, digits, synthetic
 from fedmime.errors import ConfigError
 
 
@@ -21,6 +22,36 @@ def test_digits_are_the_real_ones_split_by_label() -> None:
     assert x.max() == 1.0
     assert np.bincount(population.test["y"]).min() >= 34
     assert population.identity() == digits().identity() != digits(seed=1).identity()
+
+
+def test_two_labels_a_client() -> None:
+    """Every client holds two labels, every label has ten holders, and no example is lost or given twice."""
+    population, plain = digits(labels_per_client=2), digits()
+    held = [np.unique(population.client_at(i)["y"]) for i in range(50)]
+    assert {len(labels) for labels in held} == {2}
+    assert np.bincount(np.concatenate(held)).tolist() == [10] * 10
+    assert population.test is not None
+    assert plain.test is not None
+    np.testing.assert_array_equal(population.test["y"], plain.test["y"])
+    assert sorted(map(bytes, population.pool()["x"])) == sorted(map(bytes, plain.pool()["x"]))
+
+
+def test_annotators_err_each_in_their_own_way() -> None:
+    """Annotator i says i + 1 of an i and i + 3 of an i + 5, and the truth of all else."""
+    said = annotators()
+    images, labels = load_digits(return_X_y=True)
+    scaled = (images / 16).astype(np.float32)
+    truth = {bytes(image): int(label) for image, label in zip(scaled, labels, strict=True)}
+    assert list(said.ids) == [f"annotator_{i}" for i in range(10)]
+    for i in range(10):
+        mine = said.client_at(i)
+        for image, told in zip(mine["x"], mine["y"], strict=True):
+            true = truth[bytes(image)]
+            assert told == ({i: i + 1, (i + 5) % 10: i + 3}.get(true, true)) % 10
+    assert said.sizes.max() - said.sizes.min() <= 1
+    assert said.test is not None
+    assert all(truth[bytes(image)] == label for image, label in zip(said.test["x"], said.test["y"], strict=True))
+    assert said.identity() == annotators().identity() != annotators(seed=1).identity()
 
 
 def test_synthetic_is_deterministic_and_heterogeneous() -> None:

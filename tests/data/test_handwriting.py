@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 from pathlib import Path
 
 import numpy as np
@@ -300,3 +301,11 @@ def test_the_sheet_shows_every_character_of_every_writer() -> None:
     cells = picture.reshape(3, 28, 62, 28).min((1, 3))
     assert (cells < 100).all()
     assert np.median(picture) == 255
+
+
+def test_without_a_home_it_is_drawn_in_memory(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+    for name in ("FEDMIME_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert len(handwriting(clients=1)) == 1
+    assert "drawn in memory" in caplog.text

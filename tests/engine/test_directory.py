@@ -75,6 +75,7 @@ def test_states_of_every_case_come_back_bit_for_bit(tmp_path: Path) -> None:
         state = algorithm.init(model())
         numbers = jax.tree.map(lambda leaf: (np.asarray(leaf) + rng.normal()).astype(leaf.dtype), state.server)
         with RunDirectory(tmp_path / str(i), keep=1) as directory:
+            directory.claim({}, {}, {}, fresh=False)
             directory.resume(state, ())
             directory.row({"round": 0, "loss": 1.0})
             directory.save(fm.State(1, numbers))

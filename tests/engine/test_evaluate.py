@@ -86,4 +86,4 @@ def test_devices_share_a_batch(devices: int, n: int) -> None:
     data = columns(np.random.default_rng(0), n)
     found = evaluate(_on(dataclasses.replace(PROBLEM, metrics=metrics), devices=devices), model(), data)
     assert found == pytest.approx(_by_hand(model(), data), rel=1e-12)
-    assert set(seen) == {max(1, {1: 1, 5: 8, 1500: 1024}[n] // devices)}
+    assert set(seen[1:]) == {max(1, {1: 1, 5: 8, 1500: 1024}[n] // devices)}  # the first trace looks at shapes

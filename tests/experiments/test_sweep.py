@@ -1,6 +1,7 @@
 """Sweeps: the same numbers as separate runs, fewer rounds by halving, nothing lost when broken off."""
 
 import csv
+import dataclasses
 import itertools
 import json
 
@@ -10,10 +11,13 @@ import pytest
 from compiled import programs
 from fedmime.errors import ConfigError, Diverged, Stopped
 from fedmime.experiments import grid, halving, sweep_files, train
+from fedmime.experiments import sweep as sweeps
 from fedmime.experiments.setting import Optimizer, Setting
 from fedmime.experiments.sweep import sweep
+from fedmime.experiments.sweep_trial import Trial
 
 RATES = (1.0, 0.1, 0.01)
+MORE = (*RATES, 1e-3, 1e-4)
 MIME = Setting(task="digits-logistic", algorithm="mime", rounds=6, cohort=5, evaluate_every=2, drift=False)
 SCAFFOLD = Setting(task="digits-logistic", algorithm="scaffold", rounds=6, cohort=5, evaluate_every=2, drift=False)
 
@@ -52,31 +56,68 @@ def test_rungs_narrow_and_reach_the_end(points: int, rounds: int) -> None:
     assert all(a.points > b.points and a.rounds < b.rounds for a, b in itertools.pairwise(plan))
 
 
-def test_nine_points_cost_at_most_four_runs() -> None:
-    assert halving.cost(halving.rungs(9, 64)) == 3.5
-    assert all(halving.cost(halving.rungs(9, rounds)) <= 4 for rounds in range(8, 400))
+def test_nine_points_cost_at_most_half_of_the_grid() -> None:
+    assert halving.rungs(9, 64) == [(9, 16), (3, 64)]
+    assert all(halving.cost(halving.rungs(9, rounds)) <= 4.5 for rounds in range(4, 400))
 
 
-def test_halving_finds_the_best_for_less(plain) -> None:
-    found = sweep(MIME, {"eta": RATES}, halving=True)
-    assert found.best.values == plain.best.values
-    assert found.runs < plain.runs
-    assert [trial.done for trial in found.trials] == [6, 6, 3]  # the slowest is stopped half-way
-    assert found.trials[0].score(6) == pytest.approx(plain.trials[0].score(6), abs=0.05)
+class Curves:
+    """Points whose accuracies are known beforehand, in place of those that train."""
+
+    def __init__(self, *curves) -> None:
+        self.trials = [Trial({"eta": float(i)}, str(i)) for i in range(len(curves))]
+        self._curves = curves
+
+    def advance(self, chosen, until: int, on_round) -> None:
+        for trial in chosen:
+            trial.rounds = list(range(1, until + 1))
+            trial.accuracy = [self._curves[int(trial.values["eta"])](t) for t in trial.rounds]
+            trial.done = until
+
+    def climbed(self) -> list[float]:
+        """The rates that halving takes to the end of 80 rounds."""
+        sweeps._climb(self, halving.rungs(len(self.trials), 80), "", 1, None)
+        return [trial.values["eta"] for trial in self.trials if trial.done == 80]
+
+
+def test_slow_starters_are_not_given_up() -> None:
+    fast = [lambda t, top=0.5 + i / 100: top * (1 - 0.8**t) for i in range(7)]
+    slow = [lambda t, start=start: 0.9 / (1 + np.exp((start - t) / 2)) for start in (14, 16)]  # as momentum sets in
+    assert {7, 8} <= set(Curves(*fast, *slow).climbed())
+
+
+def test_equal_points_go_on_in_the_order_of_the_grid() -> None:
+    assert Curves(*[lambda t: 0.5] * 9).climbed() == [0, 1, 2]
+
+
+def test_halving_finds_a_rate_of_momentum_that_starts_slowly() -> None:
+    setting = dataclasses.replace(MIME, rounds=40, evaluate_every=5, seed=1)
+    rates = {"eta": tuple(10 * rate for rate in grid.LIGHT["eta"])}
+    full, halved = (sweep(setting, rates, halving=less) for less in (False, True))
+    assert halved.best.score(40) > full.best.score(40) - 0.005
+
+
+def test_halving_finds_the_best_for_less() -> None:
+    setting = grid.at(MIME, {"rounds": 16})
+    full, found = (sweep(setting, {"eta": MORE}, halving=less) for less in (False, True))
+    assert found.best.values == full.best.values
+    assert [trial.done for trial in found.trials] == [16, 16, 16, 4, 4]  # the slowest are stopped at a quarter
+    assert found.runs == 3.5
+    assert curves(found)[:3] == curves(full)[:3]
 
 
 @pytest.mark.parametrize("setting", [MIME, SCAFFOLD], ids=["mime", "scaffold"])
 def test_broken_off_goes_on_to_the_same_numbers(setting: Setting, tmp_path) -> None:
     calls = iter(range(100))
     with pytest.raises(Stopped):
-        sweep(setting, {"eta": RATES}, halving=True, cache=tmp_path, stop=lambda: 15 if next(calls) == 3 else None)
+        sweep(setting, {"eta": MORE}, halving=True, cache=tmp_path, stop=lambda: 15 if next(calls) == 3 else None)
     rounds = []
-    found = sweep(setting, {"eta": RATES}, halving=True, cache=tmp_path, progress=lambda *_: rounds.append(1))
-    whole = sweep(setting, {"eta": RATES}, halving=True)
+    found = sweep(setting, {"eta": MORE}, halving=True, cache=tmp_path, progress=lambda *_: rounds.append(1))
+    whole = sweep(setting, {"eta": MORE}, halving=True)
     assert curves(found) == curves(whole)
     assert found.runs == whole.runs
     assert 0 < len(rounds) < 15
-    again = sweep(setting, {"eta": RATES}, halving=True, cache=tmp_path, progress=lambda *_: pytest.fail("ran again"))
+    again = sweep(setting, {"eta": MORE}, halving=True, cache=tmp_path, progress=lambda *_: pytest.fail("ran again"))
     assert curves(again) == curves(whole)
 
 

@@ -3,6 +3,9 @@
 import jax
 import numpy as np
 import pytest
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+from threadpoolctl import threadpool_limits
 
 from fedmime.errors import ConfigError, DataError
 from fedmime.experiments import tasks, train
@@ -37,9 +40,61 @@ def test_published_tasks_say_what_is_missing(name: str, tmp_path) -> None:
 def test_settings_are_the_papers() -> None:
     """20 clients a round, batches of 10, one epoch; Stack Overflow with 50 clients."""
     for task in tasks.TASKS.values():
-        if task.dataset != "digits":
+        if task.dataset not in ("digits", "annotators"):
             assert (task.rounds, task.batch_size, task.epochs) == (1000, 10, 1)
             assert task.cohort == (50 if task.dataset == "stackoverflow" else 20)
+
+
+def test_the_annotators_optimum_is_known() -> None:
+    """Between f(w) and the bound of strong convexity, f(w) - ‖∇f(w)‖² / 2λ, at a w that SciPy finds in float64."""
+    task, ridge = tasks.get("annotators"), 1e-4
+    pool = task.population(None).pool()
+    x = np.c_[pool["x"].reshape(len(pool["y"]), -1), np.ones(len(pool["y"]))].astype(np.float64)
+    hot = np.eye(10)[pool["y"]]
+
+    def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
+        z = x @ w.reshape(10, -1).T
+        log_p = z - logsumexp(z, axis=1, keepdims=True)
+        gradient = (np.exp(log_p) - hot).T @ x / len(x) + ridge * w.reshape(10, -1)
+        return -(log_p * hot).sum() / len(x) + ridge / 2 * w @ w, gradient.ravel()
+
+    options = {"maxiter": 5000, "maxfun": 10000, "ftol": 0, "gtol": 1e-6, "maxcor": 50}
+    with threadpool_limits(1):  # products of a millisecond: more threads would wait for one another
+        w = minimize(objective, np.zeros(650), jac=True, method="L-BFGS-B", options=options).x
+    above, gradient = objective(w)
+    below = above - gradient @ gradient / (2 * ridge)
+    assert above - below < 1e-6
+    assert below - 1e-7 < task.optimum < above + 1e-7
+
+
+def test_training_loss_is_measured_where_a_gap_is_asked_for() -> None:
+    prepared = train.prepare(Setting(task="annotators", rounds=2, evaluate_every=2, eta=1.0))
+    found = train.run(prepared)
+    pool = prepared.population.pool()
+    losses = prepared.problem.loss(found.params, pool, jax.random.key(0))
+    assert found.history["train_loss"][1] == pytest.approx(float(losses.mean()), rel=1e-5)
+    assert np.isnan(found.history["train_loss"][0])
+    assert "train_loss" not in train.run(train.prepare(Setting(task="digits-two-labels", rounds=1))).history
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"task": "annotators", "target_gap": -1.0}, "target_gap must be positive, got -1.0"),
+        ({"task": "annotators", "target_gap": 0.1, "target": 0.9}, "an accuracy as target or a target_gap, not both"),
+        ({"task": "digits-logistic", "target_gap": 0.1}, "target_gap=0.1 needs the optimum"),
+    ],
+)
+def test_targets_that_cannot_be(fields: dict, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        train.prepare(Setting(**fields))
+
+
+def test_a_target_of_the_users_own() -> None:
+    asked = train.prepare(Setting(task="annotators", target=0.9)).setting
+    assert (asked.target, asked.target_gap) == (0.9, None)
+    asked = train.prepare(Setting(task="digits-logistic", target_gap=0.1, optimum=0.2)).setting
+    assert (asked.target, asked.target_gap, asked.optimum) == (None, 0.1, 0.2)
 
 
 def test_tasks_are_found_by_name() -> None:

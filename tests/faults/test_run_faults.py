@@ -10,11 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import orbax.checkpoint
 import pytest
 
 import fedmime as fm
 from engine.setting import PROBLEM, a, population, same
 from faults.program import Ended, Server, said
+from fedmime.engine import identity
+from fedmime.engine.checkpoint import Checkpoints
+from fedmime.engine.directory import RunDirectory
 
 TRAIN = ["train", "--task", "digits-logistic", "--cohort", "4", "--seed", "3", "--quiet"]
 ROUNDS, EVERY = 6, 2
@@ -37,7 +41,7 @@ def results(run: Path) -> dict[str, bytes]:
 
 def _name(part: object) -> str:
     """The name of a test by the words it gives."""
-    return " ".join(part) if isinstance(part, list) else ""
+    return " ".join(part)[:40] if isinstance(part, list) else ""
 
 
 def status(run: Path) -> dict:
@@ -52,6 +56,11 @@ def lines(run: Path) -> int:
 
 def checkpoints(run: Path) -> list[int]:
     return sorted(int(path.parent.name) for path in run.glob("checkpoints/*/MANIFEST.json"))
+
+
+def opened(run: Path) -> Checkpoints:
+    """The checkpoints as the run itself opens them."""
+    return Checkpoints(run / "checkpoints", 3, identity.digest(json.loads((run / "identity.json").read_text())))
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +103,9 @@ def run(whole: Path, tmp_path: Path) -> Path:
         (["--participation.drop-out", "1.1"], "drop_out"),
         (["--checkpoint-every", "0"], "every"),
         (["--seed", "-1"], "seed"),
+        (["--seed", str(2**63)], "seed"),
+        (["--target", "85"], "target"),
+        *((["--" + name, "9" * 400], name) for name in ("rounds", "cohort", "batch", "epochs", "steps")),
     ],
     ids=_name,
 )
@@ -144,6 +156,19 @@ def test_17_counts_out_of_range(words: list[str], tmp_path: Path, capsys) -> Non
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["batch", "epochs", "steps"])
+def test_17_counts_that_no_memory_holds(name: str, tmp_path: Path, capsys) -> None:
+    words = [*TRAIN, f"--{name}", 2**31 - 1, "--out", tmp_path / "run"]
+    one_line(said(words, capsys), 2, f"{name}", "examples in a round", "2147483647", "at most 268,435,456")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("value", ["1e22", "many", "", "9" * 5000])
+def test_17_counts_that_are_no_whole_numbers(value: str, tmp_path: Path, capsys) -> None:
+    one_line(said([*TRAIN, "--batch", value, "--out", tmp_path / "run"], capsys), 2, "--batch", "INT", value[:50])
+    assert not list(tmp_path.iterdir())
+
+
 def test_17_over_selection_asks_nobody_twice() -> None:
     drawn = fm.Participation(over_selection=1.3, drop_out=0.1).draw(np.full(50, 7), 45, 0, 0)
     asked = [*drawn.clients, *drawn.late, *drawn.dropped]
@@ -157,10 +182,23 @@ def test_17_over_selection_asks_nobody_twice() -> None:
         (b"rounds: 3\n\tcohort: 4\n", "line 2"),
         (b"eta: *gone\n", "line 1"),
         (b"--- !!python/object/apply:os.system ['true']\n", "line 1"),
-        (b"&a\noptimizer: *a\n", "optimizer must be a mapping"),
-        (b"optimizer: &a\n  beta: *a\n", "optimizer.beta must be a number"),
-        (b"[" * 3000, "YAML"),
-        (b"\x00\xff\xfe", "cannot be read"),
+        (b"&a\noptimizer: *a\n", "line 2: an alias of what it is part of"),
+        (b"optimizer: &a\n  beta: *a\n", "line 2: an alias of what it is part of"),
+        (b"rounds: 3\ncohort: 4\nrounds: 5\n", "line 3: key 'rounds' appears twice"),
+        (b"optimizer: {beta: 0.1, beta: 0.2}\n", "key 'beta' appears twice"),
+        (b"eta-server: 1\neta_server: 2\n", "eta_server is given twice"),
+        (b"[" * 3000, "nested more than 20 deep"),
+        (b"a: " * 3000, "mapping values are not allowed here"),
+        (
+            b"a: &a [x, x]\n"
+            + b"".join(b"%c: &%c [%s]\n" % (c, c, b",".join([b"*%c" % (c - 1)] * 9)) for c in b"bcdefghi"),
+            "more than 100,000 values",
+        ),
+        (b"task: " + b"x" * 1_000_000, "more than 1,000,000 bytes"),
+        (b"rounds: 0x" + b"f" * 9000, "a number of more than 1,000 characters"),
+        (b"out: 2020-13-01\n", "line 1: month must be in 1..12"),
+        (b"rounds: \x00", "special characters are not allowed"),
+        (b"\x00\xff\xfe", "'utf-8' codec can't decode"),
         (b"", "must hold a mapping"),
         (b"- rounds\n", "must hold a mapping"),
         (b"cohrt: 3\n", "did you mean 'cohort'"),
@@ -203,7 +241,7 @@ def test_19_exploding_rate(tmp_path: Path, capsys) -> None:
         "state": "failed", "round": 6, "rounds": 9, "reason": str(caught.value), "seconds": 0
     }  # fmt: skip
     good = fm.simulate(a.fedavg(0.1), PROBLEM, clients, 3, 4, 4)
-    saved = fm.engine.checkpoint.Checkpoints(run / "checkpoints", 3).newest()
+    saved = opened(run).newest()
     assert saved is not None
     assert same(saved.arrays, good.state.server)
 
@@ -239,7 +277,7 @@ def test_20_21_damaged_checkpoint_falls_back(harm, run: Path, whole: Path, capsy
     """Whichever file of the newest one is damaged, the run goes on from the one before, to the same end."""
     names = [path.relative_to(run / "checkpoints" / "4") for path in files(run / "checkpoints" / "4")]
     assert len(names) > 5
-    found = fm.engine.checkpoint.Checkpoints(run / "checkpoints", 3)
+    found = opened(run)
     for name in names:
         target = run / "checkpoints" / "4"
         kept = shutil.copytree(target, run.parent / "kept", dirs_exist_ok=True)
@@ -297,7 +335,7 @@ def test_21_damage_in_what_clients_keep(run: Path, capsys) -> None:
 )
 def test_22_checkpoint_of_another_configuration(changes: list[str], told: str, run: Path, capsys) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    one_line(said([*SAVED, *changes, "--out", run], capsys), 5, told, "--fresh")
+    one_line(said([*SAVED, *changes, "--out", run], capsys), 5, told, "fresh")
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
@@ -313,8 +351,35 @@ def test_22_checkpoint_of_another_model(tmp_path: Path) -> None:
 
 def test_22_checkpoint_of_another_version(run: Path, capsys) -> None:
     for manifest in run.glob("checkpoints/*/MANIFEST.json"):
-        manifest.write_text(manifest.read_text().replace('"schema": 1', '"schema": 2'))
-    one_line(said(["resume", run, "--quiet"], capsys), 5, "another version (schema 2, not 1)")
+        manifest.write_text(manifest.read_text().replace('"schema": 2', '"schema": 1'))
+    one_line(said(["resume", run, "--quiet"], capsys), 5, "another version (schema 1, not 2)")
+
+
+def test_22_checkpoints_of_other_rounds(run: Path, whole: Path, capsys) -> None:
+    """Two that were swapped: neither is believed, the one before is taken, and the run ends as it should."""
+    folder = run / "checkpoints"
+    shutil.copytree(whole / "checkpoints" / "6", folder / "x")
+    for old, new in (("4", "6"), ("x", "4")):
+        (folder / old).rename(folder / new)
+    ended = said(["resume", run, "--quiet"], capsys)
+    assert ended.code == 0
+    assert "checkpoint 6: its manifest is of round 4; checkpoint 2 is taken instead" in ended.err
+    assert "checkpoint 4: its manifest is of round 6; checkpoint 2 is taken instead" in ended.err
+    assert results(run) == results(whole)
+    for old, new in (("2", "x"), ("4", "2"), ("6", "4"), ("x", "6")):
+        (folder / old).rename(folder / new)
+    one_line(said(["resume", run, "--quiet"], capsys), 5, "no checkpoint", "its manifest is of round 2")
+
+
+def test_22_checkpoints_of_another_algorithm(tmp_path: Path) -> None:
+    """Those of FedProx have the shapes of FedAvg's: they are refused all the same."""
+    clients, saving = population([5, 6, 7, 8]), fm.Saving(every=1)
+    for name, algorithm in (("one", a.fedavg(0.1)), ("other", a.fedprox(0.1, 9.0))):
+        fm.simulate(algorithm, PROBLEM, clients, 2, 4, 4, run_dir=tmp_path / name, saving=saving)
+    shutil.rmtree(tmp_path / "one" / "checkpoints")
+    shutil.copytree(tmp_path / "other" / "checkpoints", tmp_path / "one" / "checkpoints")
+    with pytest.raises(fm.CheckpointError, match="checkpoint 2: it belongs to a run of another configuration"):
+        fm.simulate(a.fedavg(0.1), PROBLEM, clients, 3, 4, 4, run_dir=tmp_path / "one", saving=saving)
 
 
 # 23, 24: disks
@@ -389,6 +454,58 @@ def test_24_directory_gone_between_rounds(forks: Server, tmp_path: Path) -> None
     assert "No such file or directory" in child.said()
 
 
+@pytest.mark.parametrize(("every", "again"), [(1, False), (50, True)], ids=["removed", "another in its place"])
+def test_24_directory_removed_between_rounds(every: int, again: bool, tmp_path: Path) -> None:
+    """The next write ends the run; nothing of it comes back."""
+    run, seen = tmp_path / "run", []
+
+    def remove(*_: object) -> None:
+        seen.append(1)
+        if len(seen) == 2:
+            shutil.rmtree(run)
+            if again:
+                run.mkdir()
+                (run / "metrics.jsonl").touch()
+
+    saving = fm.Saving(every=every)
+    with pytest.raises(FileNotFoundError, match=r"\[Errno 2\] "):
+        fm.simulate(
+            a.scaffold(0.1), PROBLEM, population([5, 6, 7]), 9, 3, 4, run_dir=run, saving=saving, on_round=remove
+        )
+    assert len(seen) == 2
+    assert [path.name for path in tmp_path.rglob("*")] == (["run", "metrics.jsonl"] if again else [])
+
+
+def test_24_directory_replaced_by_that_of_another_process(tmp_path: Path) -> None:
+    """Whoever removed it may have started anew in its place: that run is not written to."""
+    with RunDirectory(tmp_path / "run", keep=1) as directory:
+        directory.claim({}, {}, {}, fresh=False)
+        shutil.rmtree(tmp_path / "run")
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "run.lock").touch()
+        for write in (
+            lambda: directory.row({"round": 0}),
+            lambda: directory.status("running", 0, 1),
+            lambda: directory.save(fm.State(0, ())),
+            lambda: directory.clients({}),
+        ):
+            with pytest.raises(FileNotFoundError, match="put in place of the run's"):
+                write()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.lock"]
+
+
+def test_24_directory_removed_while_it_is_saved(tmp_path: Path, monkeypatch) -> None:
+    def save(self: object, path: Path, *_: object) -> None:
+        shutil.rmtree(tmp_path / "run")
+        raise ValueError(f"NOT_FOUND: {path}")
+
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(orbax.checkpoint.PyTreeCheckpointer, "save", save)
+    with pytest.raises(FileNotFoundError):
+        Checkpoints(tmp_path / "run" / "checkpoints", 3, "").save(1, [np.zeros(1)], {})
+    assert not list(tmp_path.iterdir())
+
+
 # 25 is tests/faults/test_kill.py
 
 
@@ -461,8 +578,10 @@ def test_28_half_written_line(tail: bytes, run: Path, whole: Path, capsys) -> No
 
 def test_28_missing_lines_are_not_made_up(run: Path, capsys) -> None:
     path = run / "metrics.jsonl"
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
-    one_line(said(["resume", run, "--quiet"], capsys), 5, "metrics.jsonl", "lines are missing")
+    rows = path.read_bytes().splitlines(keepends=True)
+    for harmed in (rows[:3], [b'{"round": 0}\n', *rows[1:]], [rows[0].replace(b"1", b"2"), *rows[1:]]):
+        path.write_bytes(b"".join(harmed))
+        one_line(said(["resume", run, "--quiet"], capsys), 5, "metrics.jsonl", "lines are missing or changed")
 
 
 # 29: clocks

@@ -246,14 +246,3 @@ def test_without_kernels_the_reason_is_told(monkeypatch, environment, said):
     found = build._load.__wrapped__()
     assert isinstance(found, str)
     assert re.match(said, found)
-
-
-@needed
-def test_a_library_is_built_once_and_left_whole(monkeypatch, tmp_path):
-    monkeypatch.setenv("FEDMIME_CACHE", str(tmp_path))
-    compiler = build._compiler() or "cc"
-    first = build._compiled(compiler)
-    made = first.stat().st_mtime_ns
-    assert build._compiled(compiler) == first
-    assert first.stat().st_mtime_ns == made
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [first.name]

@@ -46,6 +46,16 @@ def test_several_directories_get_it_where_they_meet(
     assert told["target"] == 0.75
 
 
+def test_different_data_are_said_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for label, task in (("FedAvg", "digits-logistic"), ("Mime", "handwriting-mlp")):
+        write_run(tmp_path / label, label, rounds=3, without=UNMEASURED, task=task)
+    assert run(Report((tmp_path,), json=True)) == 0
+    said = capsys.readouterr()
+    told = json.loads(said.out)["warning"]
+    assert told.startswith("These runs are of different tasks (FedAvg: digits-logistic; Mime: handwriting-mlp)")
+    assert said.err == f"fedmime: {told}\n"
+
+
 def test_what_cannot_be_reported_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is no run"):
         run(Report((tmp_path,)))

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from fedmime.errors import DataError
 from fedmime.report import html
+from fedmime.report.comparable import warning
 from fedmime.report.curves import mean_interval, with_intervals
 from fedmime.report.heatmap import heat_map
 from fedmime.report.picture import Picture, save, svg
@@ -92,6 +93,47 @@ def test_what_differs_between_runs_is_marked(runs: Path) -> None:
     assert "--algorithm fedavg" in text
 
 
+def test_runs_on_different_data_are_not_compared(tmp_path: Path) -> None:
+    for label in ("FedAvg", "Mime", "MimeLite"):
+        write_run(tmp_path / label, label, rounds=60)
+    assert 'id="different"' not in html.page("", load(tmp_path), pictures=[])
+    change(tmp_path / "Mime/data.json", name="digits", sha256="ab" * 32, clients=50)
+    text = html.page("Three runs", load(tmp_path), pictures=[])
+    told = "These runs are on different data (FedAvg and MimeLite: handwriting; Mime: digits): "
+    assert f"<strong>{told}their figures cannot be compared.</strong>" in text
+    assert "To reach" not in text, "no comparison in words"
+    assert 'class="best"' not in text, "and none in the table"
+    assert "Bold" not in text
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"sha256": "ab" * 32}, "on different data (FedAvg: sha256 9f9f9f9f9f9f; Mime: sha256 abababababab)"),
+        ({"clients": 340}, "on different data (FedAvg: 3400 clients; Mime: 340 clients)"),
+        ({"test_examples": 5}, "on different data (FedAvg: 77000 test examples; Mime: 5 test examples)"),
+        ({"sha256": None}, None),  # not known to differ
+    ],
+)
+def test_what_tells_data_apart_is_said(facts: dict, told: str | None, tmp_path: Path) -> None:
+    for label in ("FedAvg", "Mime"):
+        write_run(tmp_path / label, label, rounds=2)
+    change(tmp_path / "Mime/data.json", **facts)
+    assert (told or "") in warning(load(tmp_path))
+    assert bool(warning(load(tmp_path))) == (told is not None)
+
+
+def test_runs_of_different_tasks_are_not_compared(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "FedAvg", rounds=2)
+    write_run(tmp_path / "b", "Mime", rounds=2, task="handwriting-cnn")
+    told = "These runs are of different tasks (FedAvg: handwriting-mlp; Mime: handwriting-cnn): their figures do not "
+    assert warning(load(tmp_path)).startswith(told)
+    for name, width in (("c", 4), ("d", 5)):  # as the library writes it
+        problem = {"name": "mlp", "arrays": {"w": f"float32[{width}, 3]"}}
+        write_run(tmp_path / "own" / name, "Mime", rounds=2, task=None, problem=problem)
+    assert "(Mime (c): float32[4, 3]; Mime (d): float32[5, 3])" in warning(load(tmp_path / "own"))
+
+
 def test_missing_files_and_fields_leave_gaps(tmp_path: Path) -> None:
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare/metrics.jsonl").write_text('{"round": 0, "loss": 2.0}\n{"round": 1, "loss": null}\n{"round": 2')
@@ -137,6 +179,29 @@ def test_runs_are_found_and_told_apart(tmp_path: Path) -> None:
     change_rows(tmp_path / "b", {1: {"loss": [1]}})
     with pytest.raises(DataError, match="'loss' must be a number or null in every round, got"):
         load(tmp_path / "b")
+
+
+@pytest.mark.parametrize("name", ["status.json", "config.yaml", "env.json", "data.json", "clients.json"])
+@pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe", b"- a\n", b"[1]", b"null", b"[" * 100_000])
+def test_damaged_files_are_named(name: str, content: bytes, tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", "Mime", rounds=2)
+    (path / name).write_bytes(content)
+    with pytest.raises(DataError, match=rf"^'.*{re.escape(name)}' is damaged: [^\n]*$"):
+        load(path)
+
+
+def test_values_of_another_kind_are_gaps(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", "Mime", rounds=3, target=10**400)
+    (path / "timings.jsonl").write_text('{"round": 0, "seconds": "x"}\n{"round": 1}\n{"round": 2, "seconds": [1]}\n')
+    for value in ("x", True, None, 10**400, float("nan"), [1], {"a": 1}):
+        change(path / "status.json", state=value, seconds=value, rounds=value, round=value, reason=value)
+        assert table(html.page("", load(path), pictures=[]), "headline")[0][6] == "–"
+    change(path / "clients.json", accuracy=[10**400])
+    with pytest.raises(DataError, match="lists must hold numbers"):
+        load(path)
+    change_rows(path, {1: {"loss": 10**400}})
+    with pytest.raises(DataError, match="a number is too large"):
+        load(path)
 
 
 def test_rounds_to_target() -> None:

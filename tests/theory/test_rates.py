@@ -21,6 +21,10 @@ def test_rows_by_hand():
     assert table["Mime SGD"].terms == table["Server-only SGD"].terms
     mixed = 4 + 9 / 20
     assert table["MimeLite SGD = FedAvg"].rounds == pytest.approx(20 * mixed + 80 * math.sqrt(mixed) + 40)
+    assert table["Server-only momentum"].rounds == pytest.approx(10 * (10 * 4 / (8 / 16) + 40))
+    assert table["Mime momentum"].terms == table["Server-only momentum"].terms
+    assert table["MimeLite momentum"].rounds == pytest.approx(10 * table["MimeLite SGD = FedAvg"].rounds)
+    assert _table(beta=0.0)["Mime momentum"].rounds == pytest.approx(table["Mime SGD"].rounds)
     assert table["Server-only MVR"].rounds == pytest.approx(10 * 2 / (root / 8) + 40)
     assert table["MimeMVR"].rounds == pytest.approx(0.5 * 2 / (root / 8) + 4 / 2 + 2)
     assert table["MimeLiteMVR"].rounds == pytest.approx(0.5 * 5 * 8 + 13 * 4 + 2)
@@ -36,6 +40,34 @@ def test_adam_stalls_where_the_noise_of_cohorts_is_above_eps():
     assert large["Mime Adam"].rounds == pytest.approx(10 / (0.25 - 4 / 17))
     assert math.isinf(large["MimeLite Adam"].rounds)  # whose noise holds that of mini-batches
     assert _table(S=40)["MimeLite Adam"].rounds == pytest.approx(math.sqrt(40) * 10 / (0.25 - 4.45 / 40))
+
+
+@pytest.mark.parametrize("S", [9, 10, 11])
+def test_adam_rows_name_the_noise_that_they_are_judged_by(S):
+    table = {row.method: row for row in rounds_table(Constants(2.3, 0.7, 5.0, 0.4), 0.232, S, 20)}
+    for method, symbol, noise, factor in (
+        ("Server-only Adam", "G²", 2.3, 1.0),
+        ("Mime Adam", "G²", 2.3, 1.0),
+        ("MimeLite Adam", "G̃²", 2.3 + 0.7 / 20, math.sqrt(S)),
+    ):
+        row = table[method]
+        assert row.condition == f"S > {symbol}/ε"
+        assert row.dominating.endswith(f"LF/(ε−{symbol}/S)")
+        assert row.holds == (noise / S < 0.232) == math.isfinite(row.rounds)
+        assert not row.holds or row.rounds == pytest.approx(factor * 5 / (0.232 - noise / S))
+
+
+def test_rows_without_a_condition_hold():
+    for row in _table(Constants(0.01, 100.0, 5.0, 0.4), K=1).values():
+        assert row.holds or row.condition
+    assert not _table(Constants(0.01, 100.0, 5.0, 0.4), K=1)["MimeLite SGD = FedAvg"].condition  # by G̃², for any K
+
+
+def test_the_suggested_steps_are_enough():
+    for L in (0.3, 0.7, 1.1, 2.048, 17.3):
+        for delta in (0.1, 0.3, 0.7, L / 3, L / 7, L, 2 * L):
+            alike = Constants(1.0, 1.0, L, delta)
+            assert _table(alike, K=suggested_steps(alike))["MimeMVR"].holds, (L, delta)
 
 
 def test_too_few_local_steps_cost_rounds():
@@ -92,6 +124,7 @@ def test_mvr_parameters_by_hand():
     ("call", "words"),
     [
         (lambda: rounds_table(C, 0.0, 8, 20), "rounds_table: eps must be positive, got 0.0"),
+        (lambda: rounds_table(C, 0.1, 8, 20, beta=1.0), r"rounds_table: beta must lie in \[0, 1\), got 1.0"),
         (lambda: rounds_table(C, 0.1, 0, 20), "rounds_table: S must be a whole number of at least 1, got 0"),
         (lambda: rounds_table(3, 0.1, 8, 20), "rounds_table: constants must come from fm.theory.constants, got 3"),  # pyright: ignore
         (lambda: mvr_parameters(C, 8, 20, 0, 1.0), "mvr_parameters: T must be a whole number of at least 1, got 0"),

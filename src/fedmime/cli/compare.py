@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedmime.cli.options import Asked, from_file, require_local, setting_of
 from fedmime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fedmime.experiments.train import Prepared
+    from fedmime.report.panel import Panel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,9 +25,15 @@ class Compare(Asked):
     """Run several methods on one task. Methods that are done are not run again."""
 
     methods: tuple[str, ...] = ("fedavg", "mime_lite", "mime")
-    """Each as [LABEL=]ALGORITHM[:BASE][@ETA], such as fedavg:momentum@0.1; the rest is shared."""
+    """Each as [LABEL=]ALGORITHM[:BASE][@ETA[,ETA_SERVER]], such as fedavg:momentum@0.1,10; the rest is shared."""
+    seeds: int = 1
+    """Repeat every method with so many seeds, from --seed upwards, and tell means with their intervals."""
+    rates: tuple[float, ...] = ()
+    """Instead of the methods' own rates try these, and say which reaches the target first; nothing is recorded."""
     title: str | None = None
     """Of the report."""
+    caption: str | None = None
+    """What the report says about the comparison."""
 
 
 def defaults(words: Sequence[str]) -> Compare:
@@ -31,32 +44,37 @@ def defaults(words: Sequence[str]) -> Compare:
 def run(args: Compare) -> int:
     """Run the methods one after another; gives the exit code."""
     from fedmime.cli import session
-    from fedmime.cli.train import carry_out, summary
+    from fedmime.cli.train import carry_out_all, summary
     from fedmime.experiments import compare, train
+    from fedmime.numbers import count
 
     require_local(args.backend)
+    seeds = range(args.seed, args.seed + count("compare", "seeds", args.seeds, least=1))
     session.start()
     out = args.out or Path("runs") / f"compare-{args.task}"
     chosen = []
     for method in compare.methods(args.methods, setting_of(args)):
-        prepared = train.prepare(method.setting, args.data_dir)
-        chosen.append((method.label or prepared.label, prepared))
+        each = [train.prepare(dataclasses.replace(method.setting, seed=seed), args.data_dir) for seed in seeds]
+        chosen.append((method.label or each[0].label, each))
     labels = [label for label, _ in chosen]
     if twice := [label for i, label in enumerate(labels) if label in labels[:i]]:
         raise ConfigError(f"methods: two are called {twice[0]!r}; give each a label, such as slow=mime@0.01")
+    if args.rates:
+        return _try_rates(chosen, args)
+
+    def place(label: str, seed: int) -> Path:
+        return out / (label if args.seeds == 1 else f"{label}-seed{seed}")
+
+    plans = [(label, [(each, place(label, each.setting.seed)) for each in prepared]) for label, prepared in chosen]
     if args.dry_run:
         from fedmime.cli.plan import show
 
-        return max(show(prepared, out / label, args.json) for label, prepared in chosen)
+        return max(show(*runs[0], args) for _, runs in plans)  # seeds cost the same
     rows = []
-    for label, prepared in chosen:
-        result = carry_out(prepared, out / label, args, name=label)
-        rows.append(summary(prepared, result, out / label) | {"method": label, "seconds": _seconds(out / label)})
-    page = _report(out, args)
-    if args.json:
-        sys.stdout.write(json.dumps({"methods": rows, "report": str(page)}) + "\n")
-    else:
-        _table(rows, args, page)
+    for label, runs in plans:
+        for (prepared, path), result in zip(runs, carry_out_all(runs, args, label), strict=True):
+            rows.append(summary(prepared, result, path) | {"method": label, "seconds": _seconds(path)})
+    _tell(rows, out, [path for _, runs in plans for _, path in runs], args)
     return 0
 
 
@@ -64,15 +82,33 @@ def _seconds(run: Path) -> float:
     return json.loads((run / "status.json").read_text(encoding="utf-8"))["seconds"]
 
 
-def _report(out: Path, args: Compare) -> Path:
-    from fedmime.report import html, recorded
+def _tell(rows: list[dict[str, Any]], out: Path, paths: list[Path], args: Compare) -> None:
+    """Write the report and print the table: of runs, or of means where there are several seeds."""
+    from fedmime.report import html, panel, recorded
 
     title = args.title or f"{args.task}: {len(args.methods)} methods"
-    return html.write(out / "report.html", title, recorded.load(out))
-
-
-def _table(rows: list[dict[str, Any]], args: Compare, page: Path) -> None:
+    panel.remember(out, title, args.caption or "", list(dict.fromkeys(row["method"] for row in rows)))
+    runs = recorded.load_all(paths)
+    told: dict[str, Any] = {"methods": rows, "report": str(out / "report.html")}
+    if panel.several(runs):
+        found = panel.make(out, runs)
+        panel.write(out / "report.html", title, [found])
+        told["means"] = [row.facts() for row in found.rows()]
+        show = functools.partial(_means, found)
+    else:
+        html.write(out / "report.html", title, recorded.load(out))
+        show = functools.partial(_table, rows, args)
+    if args.json:
+        sys.stdout.write(json.dumps(told) + "\n")
+        return
     from rich.console import Console
+
+    console = Console()
+    console.print(show())
+    console.print(f"report: {told['report']}", highlight=False, soft_wrap=True)
+
+
+def _table(rows: list[dict[str, Any]], args: Compare) -> Table:
     from rich.table import Table
 
     from fedmime.cli.progress import clock, size
@@ -84,6 +120,41 @@ def _table(rows: list[dict[str, Any]], args: Compare, page: Path) -> None:
         rounds = f"> {row['rounds']}" if row["rounds_to_target"] is None else str(row["rounds_to_target"])
         accuracy, best = (("–" if row[name] is None else f"{row[name]:.2%}") for name in ("accuracy", "best_accuracy"))
         table.add_row(row["method"], accuracy, best, rounds, size(row["bytes"]), clock(row["seconds"]))
-    console = Console()
-    console.print(table)
-    console.print(f"report: {page}", highlight=False, soft_wrap=True)
+    return table
+
+
+def _means(found: Panel) -> Table:
+    from rich.table import Column, Table
+
+    from fedmime.report import panel
+
+    *shown, _ = panel.columns(found.target)  # those of each seed are in the report
+    table = Table(Column("method", no_wrap=True), *shown, title=found.title)
+    for row in found.rows():
+        table.add_row(row.label, *panel.cells(row)[:-1])
+    return table
+
+
+def _try_rates(chosen: list[tuple[str, list[Prepared]]], args: Compare) -> int:
+    """Every method at every rate: rounds to the target, the best rate marked; gives the exit code."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedmime.cli.points import Points
+    from fedmime.cli.signals import Signals
+    from fedmime.experiments import rates
+
+    found = {}
+    with Signals() as signals, Points(args.quiet) as shown:
+        for label, prepared in chosen:
+            found[label] = rates.tried(label, prepared, args.rates, args.data_dir, shown.show, signals.stop)
+    if args.json:
+        sys.stdout.write(json.dumps({label: each.facts() for label, each in found.items()}) + "\n")
+        return 0
+    table = Table("rate", *found, title=args.title, caption="Rounds to the target, mean over seeds.")
+    for rate, *words in zip(args.rates, *(each.words() for each in found.values()), strict=True):
+        table.add_row(f"{rate:g}", *words)
+    table.add_section()
+    table.add_row("best", *(each.verdict() for each in found.values()))
+    Console().print(table)
+    return 0

@@ -149,7 +149,7 @@ def _verify(args: Verify) -> int:
 
     known = {"emnist": 62, "handwriting": 62, "emnist-digits": 10, "digits": 10, "synthetic": 5}
     with _count_progress("reading clients", args.quiet) as progress:
-        report = verify(_source(args), args.classes or known.get(args.source), progress)
+        report = verify(_source(args), known.get(args.source) if args.classes is None else args.classes, progress)
     if args.json:
         _console().print_json(json.dumps({**dataclasses.asdict(report), "ok": report.ok}))
         return 0 if report.ok else DataError.exit_code

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedmime.cli.progress import counter
 
@@ -36,6 +36,10 @@ class Diagnose:
     """The squared gradient norm to reach; by default a tenth of that at the start."""
     cohort: int | None = None
     """Clients a round; by default the task's."""
+    epochs: int | None = None
+    """Local passes over a client's data, as the run will make; by default the task's."""
+    steps: int | None = None
+    """Local steps, instead of epochs."""
     along: int = 0
     """Also measure along this many rounds of FedAvg."""
     out: Path | None = None
@@ -62,6 +66,8 @@ def run(args: Diagnose) -> int:
             curvature_examples=args.curvature_examples,
             eps=args.eps,
             cohort=args.cohort,
+            epochs=args.epochs,
+            steps=args.steps,
             along=args.along,
             progress=progress,
         )
@@ -75,27 +81,36 @@ def run(args: Diagnose) -> int:
 
 
 def _print(found: Diagnosis) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from fedmime.experiments.diagnose_report import RATE_COLUMNS, constant_rows, rate_rows
-    from fedmime.experiments.diagnose_words import caveats, words
+    from fedmime.experiments.diagnose_words import caveats, disagreements, words
 
     console = Console()
-    table = Table("", "value", "interval (95 %)", "what", title=f"{found.task}, {found.clients:,} clients")
+    look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "collapse_padding": True, "pad_edge": False}  # fits 80 columns
+    title = f"{found.task}, {found.clients:,} clients"
+    table = Table("", "value", "interval (95 %)", "what", title=title, **look)
     for row in constant_rows(found):
         table.add_row(*row)
     console.print(table)
-    title = f"rounds until ‖∇f‖² ≤ {found.eps:.3g} by the rates, S = {found.cohort}, K = {found.suggested_steps:,}"
-    rates = Table(*RATE_COLUMNS, title=title)
+    title = f"rounds until ‖∇f‖² ≤ {found.eps:.3g} by the rates, S = {found.cohort}, K = {found.K:,}"
+    rates = Table(*RATE_COLUMNS, title=title, **look)
     for row in rate_rows(found):
-        rates.add_row(*row)
+        rates.add_row(*row, style="bold" if row[0] == found.favoured.method else None)
     console.print(rates)
-    for line in words(found):
-        console.print(f"• {line}", highlight=False, markup=False)
-    console.print("\nWhat this does not say:", highlight=False)
-    for line in caveats(found):
-        console.print(f"- {line}", highlight=False, markup=False, style="dim")
+    for heading, lines, style in (
+        ("What this says", words(found), ""),
+        ("Where runs did otherwise (docs/theory.md)", disagreements(found), ""),
+        ("What this does not say", caveats(found), "dim"),
+    ):
+        console.print(f"\n{heading}:", highlight=False, style="bold")
+        listed = Table.grid(padding=(0, 1))  # a grid, so that lines after the first are indented
+        for line in lines:
+            listed.add_row("-", Text(line), style=style)
+        console.print(listed)
     costs = [one.cost for _, one in found.points if one.cost is not None]
     products, seconds = sum(cost.products for cost in costs), sum(cost.seconds for cost in costs)
     console.print(

@@ -44,7 +44,7 @@ def run(args: Eval) -> int:
         raise CheckpointError(f"{str(args.run)!r} holds no {model.name} yet; resume the run first")
     session.start()
     setting, beside = train.recorded(config, str(args.run / "config.yaml"))
-    prepared = train.prepare(setting, args.data_dir or beside.get("data_dir"))
+    prepared = train.prepare(setting, args.data_dir or beside.data_dir)
     params = started("eval", model.name, read_model(model), prepared.problem.init)
     if prepared.population.test is None:
         raise DataError(f"eval: {setting.task} has no test set")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import io
+import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import tyro
 
 from fedmime.cli import catalogue, compare, data, diagnose, doctor, evaluate, report, reproduce, sweep, train, tune
-from fedmime.errors import FedmimeError
+from fedmime.errors import ConfigError, FedmimeError
 
-USAGE, IO_ERROR, INTERRUPTED = 2, 74, 130
+USAGE, IO_ERROR, INTERRUPTED, PIPE = 2, 74, 130, 141
 _NO_ARGUMENTS = ("list", "doctor")
 
 
@@ -71,16 +75,17 @@ def _guarded(verb: Verb, name: str, words: list[str]) -> int:
     try:
         given = {} if verb.defaults is None else {"default": verb.defaults(words)}
         words = words or ([] if given or name in _NO_ARGUMENTS else ["--help"])
-        wanted = tyro.cli(verb.arguments, args=words, prog=f"fedmime {name}", description=verb.help, **given)
-        return verb.run(wanted)
+        return verb.run(_parsed(verb, name, words, given))
     except FedmimeError as error:
         sys.stderr.write(f"fedmime: {_spelled(str(error))}\n")
         return error.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("fedmime: interrupted\n")
         return INTERRUPTED
-    except OSError as error:
-        sys.stderr.write(f"fedmime: {error}\n")
+    except BrokenPipeError:  # nobody reads any more, so nobody is told
+        raise
+    except (OSError, MemoryError) as error:
+        sys.stderr.write(f"fedmime: {error or 'out of memory'}\n")
         return IO_ERROR
 
 
@@ -91,6 +96,48 @@ def _spelled(message: str) -> str:
     return message
 
 
+def _parsed(verb: Verb, name: str, words: list[str], given: dict[str, Any]) -> Any:
+    """The arguments of a verb. What the parser says of a value that does not fit becomes one line."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(verb.arguments, args=words, prog=f"fedmime {name}", description=verb.help, **given)
+    except SystemExit:
+        plain = " ".join(re.sub("[─│╭╮╰╯]|-{3,}", " ", said.getvalue()).split())
+        if found := re.search(r"Error parsing (\S+: .*?)( Got errors| Argument helptext|$)", plain):
+            raise ConfigError(f"{found[1]:.200}") from None
+        sys.stderr.write(said.getvalue())
+        raise
+
+
 def script() -> None:
-    """The console script."""
-    sys.exit(main())
+    """The console script: `main` where standard streams may be closed, or nobody may read them any more."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed; the next file that is opened must not take its place
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (open to the end)
+    code: Any = 0
+    try:
+        try:
+            code = main()
+        except SystemExit as end:  # the parser's way, and Rich's where nobody reads
+            code = PIPE if isinstance(end.__context__, BrokenPipeError) else end.code
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BrokenPipeError:
+        code = PIPE
+    except OSError as error:
+        code = IO_ERROR
+        sys.stderr.write(f"fedmime: standard output: {error}\n")
+    _silence(sys.stdout)
+    _silence(sys.stderr)
+    sys.exit(code)
+
+
+def _silence(stream: TextIO) -> None:
+    """Let what a stream could not write go nowhere: Python tries once more when it ends, and complains."""
+    try:
+        stream.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

@@ -61,15 +61,12 @@ def require_local(backend: str) -> None:
 
 def recorded_config(run: Path) -> dict[str, Any]:
     """What a run directory says was asked for."""
-    import yaml
+    from fedmime.yaml_file import read_mapping
 
     file = run / "config.yaml"
     if not file.is_file():
         raise CheckpointError(f"{str(run)!r} holds no run: there is no config.yaml")
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        found = None
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{str(file)!r} is damaged: it holds no mapping")
-    return found
+        return read_mapping(file)
+    except ValueError as error:
+        raise CheckpointError(f"{str(file)!r} is damaged: {error}") from None

@@ -9,17 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fedmime.cli.options import Asked
     from fedmime.experiments.train import Prepared
 
 
-def show(prepared: Prepared, out: Path, as_json: bool) -> int:
-    """Print the plan; nothing is written."""
+def show(prepared: Prepared, out: Path, asked: Asked) -> int:
+    """Print the plan, unless the run would be refused; nothing is written."""
     from fedmime.cli.progress import clock, size
+    from fedmime.engine import Saving
+    from fedmime.experiments import train
     from fedmime.experiments.plan import plan
     from fedmime.experiments.setting import plain
 
+    saving = Saving(asked.checkpoint_every, asked.keep, asked.fresh)
+    train.run(prepared, out, saving=saving, dry_run=True)
     found = plan(prepared)
-    if as_json:
+    if asked.json:
         told = {"setting": plain(prepared.setting), "plan": dataclasses.asdict(found), "out": str(out)}
         sys.stdout.write(json.dumps(told) + "\n")
         return 0

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from fedmime.engine import Info
 
-_EVERY = 5.0  # seconds between plain lines that report no evaluation
+_EVERY, _EVALUATED = 5.0, 1.0  # seconds between plain lines, and between those that report an evaluation
 
 
 class Progress:
@@ -22,9 +22,10 @@ class Progress:
     def __init__(self, label: str, rounds: int, bytes_a_round: int, quiet: bool) -> None:
         self._label, self._rounds, self._bytes, self._quiet = label, rounds, bytes_a_round, quiet
         self._live = sys.stderr.isatty() and not quiet
-        self._start, self._told, self._first = time.monotonic(), 0.0, -1  # rounds done before this process
+        self._start, self._told, self._first = time.monotonic(), -_EVERY, -1  # rounds done before this process
         self._accuracy = self._loss = float("nan")
         self._bar: Any = None
+        self.before = 0  # rounds of earlier runs that are shown in the same line
 
     def __enter__(self) -> Self:
         if self._live:
@@ -53,15 +54,19 @@ class Progress:
         """Show a finished round."""
         self._loss = info.loss
         self._accuracy = measured.get("test_accuracy", self._accuracy)
-        done = info.round + 1
-        self._first = info.round if self._first < 0 else self._first
+        done = self.before + info.round + 1
+        self._first = done - 1 if self._first < 0 else self._first
         told = self._words(done)
         if self._bar is not None:
             self._bar.update(self._task, completed=done, told=told)
-        elif not self._quiet and ("test_accuracy" in measured or time.monotonic() - self._told > _EVERY):
+        elif not self._quiet and self._due(done == self._rounds, "test_accuracy" in measured):
             self._told = time.monotonic()
             sys.stderr.write(f"{self._label}: round {done}/{self._rounds}, {told}\n")
             sys.stderr.flush()
+
+    def _due(self, last: bool, evaluated: bool) -> bool:
+        """Whether a plain line is worth its place."""
+        return last or time.monotonic() - self._told > (_EVALUATED if evaluated else _EVERY)
 
     def _words(self, done: int) -> str:
         elapsed = time.monotonic() - self._start

@@ -39,7 +39,7 @@ def run(args: Report) -> int:
     """Write the report; gives the exit code. Errors of the library are raised, for the dispatcher to print."""
     from fedmime.errors import ConfigError
     from fedmime.numbers import CLOSED_UNIT, real
-    from fedmime.report import html
+    from fedmime.report import html, panel
     from fedmime.report.figures import diagnostics, standard
     from fedmime.report.headline import common_target
     from fedmime.report.picture import save
@@ -52,6 +52,8 @@ def run(args: Report) -> int:
     home = _home(args.runs)
     runs = load_all(args.runs)
     out = args.out or home / _NAME
+    if panel.several(runs):
+        return _means(args, home, out)
     target = common_target(runs) if args.target is None else args.target
     pictures = [*standard(runs, target), *diagnostics(runs)]
     title = args.title or (runs[0].label if len(runs) == 1 else f"Runs in {home.resolve().name}")
@@ -59,6 +61,28 @@ def run(args: Report) -> int:
     if args.figures:
         written += [path for each in pictures for path in save(each.figure, out.parent / "plots" / each.stem)]
     _tell(args, written, runs, target)
+    return 0
+
+
+def _means(args: Report, home: Path, out: Path) -> int:
+    """A panel for each directory: methods with their means over seeds."""
+    from fedmime.engine.target import Target
+    from fedmime.report import panel
+    from fedmime.report.picture import save
+
+    target = None if args.target is None else Target(args.target)
+    panels = [panel.load(path, target) for path in dict.fromkeys(args.runs)]
+    title = args.title or (panels[0].title if len(panels) == 1 else f"Runs in {home.resolve().name}")
+    drawn = panel.draw(panels)
+    written = [panel.write(out, title, panels, drawn)]
+    if args.figures:
+        plots = out.parent / "plots"
+        written += [path for pictures in drawn for each in pictures for path in save(each.figure, plots / each.stem)]
+    if args.json:
+        told = [{"title": each.title, "methods": [row.facts() for row in each.rows()]} for each in panels]
+        sys.stdout.write(json.dumps({"report": str(out), "panels": told}, allow_nan=False) + "\n")
+    else:
+        sys.stdout.writelines(f"{path}\n" for path in written)
     return 0
 
 
@@ -71,11 +95,14 @@ def _home(paths: tuple[Path, ...]) -> Path:
 
 
 def _tell(args: Report, written: list[Path], runs: list[Recorded], target: float | None) -> None:
+    from fedmime.report.comparable import warning
     from fedmime.report.headline import headline
 
+    if apart := warning(runs):
+        sys.stderr.write(f"fedmime: {apart}\n")
     if args.json:
         table = [dataclasses.asdict(headline(run, target)) for run in runs]
-        found = {"report": str(written[0]), "target": target, "runs": table}
+        found = {"report": str(written[0]), "target": target, "warning": apart or None, "runs": table}
         sys.stdout.write(json.dumps(found, allow_nan=False) + "\n")
     else:
         sys.stdout.writelines(f"{path}\n" for path in written)

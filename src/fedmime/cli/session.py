@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 
-from fedmime.files import user_cache
+from fedmime.files import private_directory, user_cache
 
 
 class _Told(logging.Handler):
@@ -27,5 +27,10 @@ def start() -> None:
     logging.root.addHandler(_TOLD)  # a second time changes nothing; without one, absl would add its own
     if os.environ.get("JAX_COMPILATION_CACHE_DIR") or os.environ.get("FEDMIME_NO_COMPILATION_CACHE"):
         return
-    jax.config.update("jax_compilation_cache_dir", str(user_cache() / "programs"))
+    try:
+        programs = private_directory(user_cache() / "programs")  # JAX runs what it finds there
+    except OSError as error:
+        logging.getLogger("fedmime").warning("compiled programs are not kept: %s", error)
+        return
+    jax.config.update("jax_compilation_cache_dir", str(programs))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

@@ -54,7 +54,7 @@ def run(args: Train) -> int:
     if args.dry_run:
         from fedmime.cli.plan import show
 
-        return show(prepared, out, args.json)
+        return show(prepared, out, args)
     result = carry_out(prepared, out, args)
     return _tell(prepared, result, out, args.json)
 
@@ -68,42 +68,50 @@ def resume(args: Resume) -> int:
     if args.rounds is not None:
         setting = dataclasses.replace(setting, rounds=args.rounds)
     session.start()
-    prepared = train.prepare(setting, beside.get("data_dir"))
+    prepared = train.prepare(setting, beside.data_dir)
     asked = Asked(
-        checkpoint_every=beside.get("checkpoint_every", 50),
-        keep=beside.get("keep", 3),
-        data_dir=beside.get("data_dir"),
-        quiet=args.quiet,
+        checkpoint_every=beside.checkpoint_every, keep=beside.keep, data_dir=beside.data_dir, quiet=args.quiet
     )
-    result = carry_out(prepared, args.run, asked, name=beside.get("label"))
+    result = carry_out(prepared, args.run, asked, name=beside.label)
     return _tell(prepared, result, args.run, args.json)
 
 
 def carry_out(prepared: Prepared, out: Path, asked: Asked, name: str | None = None) -> Run:
     """Run what was prepared, with progress, ready for signals."""
+    return carry_out_all([(prepared, out)], asked, name)[0]
+
+
+def carry_out_all(runs: Sequence[tuple[Prepared, Path]], asked: Asked, name: str | None = None) -> list[Run]:
+    """Run one method with several seeds, one after another, each in its directory; one line shows their progress."""
     from fedmime.aggregation import communication
     from fedmime.cli.progress import Progress
     from fedmime.cli.signals import Signals
     from fedmime.engine import Saving
     from fedmime.experiments import train
 
-    s = prepared.setting
+    first = runs[0][0]
+    s = first.setting
     assert s.rounds is not None
     assert s.cohort is not None
-    model = prepared.problem.init(session_key())
+    model = first.problem.init(session_key())
     units = s.cohort // 2 if s.split else s.cohort
-    sent = 0 if prepared.algorithm.pooled else communication.cost(prepared.algorithm, model).bytes * units
+    sent = 0 if first.algorithm.pooled else communication.cost(first.algorithm, model).bytes * units
     saving = Saving(asked.checkpoint_every, asked.keep, asked.fresh)
-    with Signals() as signals, Progress(name or prepared.label, s.rounds, sent, asked.quiet) as progress:
-        return train.run(
-            prepared,
-            out,
-            saving=saving,
-            name=name,
-            data_dir=asked.data_dir,
-            on_round=progress.on_round,
-            stop=signals.stop,
-        )
+    results = []
+    with Signals() as signals, Progress(name or first.label, s.rounds * len(runs), sent, asked.quiet) as progress:
+        for place, (prepared, out) in enumerate(runs):
+            progress.before = place * s.rounds
+            found = train.run(
+                prepared,
+                out,
+                saving=saving,
+                name=name,
+                data_dir=asked.data_dir,
+                on_round=progress.on_round,
+                stop=signals.stop,
+            )
+            results.append(found)
+    return results
 
 
 def session_key() -> Any:
@@ -117,20 +125,25 @@ def summary(prepared: Prepared, result: Run, out: Path) -> dict[str, Any]:
     """What a finished run comes to."""
     import numpy as np
 
-    from fedmime.engine.record import clean, rounds_to
+    from fedmime.engine import target as targets
+    from fedmime.engine.record import clean
+    from fedmime.experiments.setting import plain
 
     history = result.history
+    target = targets.asked(plain(prepared.setting))
     accuracy = history.get("test_accuracy", np.full(1, np.nan))
     measured = accuracy[~np.isnan(accuracy)]
-    target = prepared.setting.target
     return {
         "method": prepared.label,
+        "seed": prepared.setting.seed,
         "rounds": len(history["round"]),
         "accuracy": clean(float(measured[-1])) if len(measured) else None,
         "best_accuracy": clean(float(measured.max())) if len(measured) else None,
         "loss": clean(float(history["test_loss"][-1])) if "test_loss" in history else None,
-        "target": target,
-        "rounds_to_target": None if target is None else rounds_to(history, target),
+        "target": prepared.setting.target,
+        "target_gap": prepared.setting.target_gap,
+        "train_loss": clean(float(history["train_loss"][-1])) if "train_loss" in history else None,
+        "rounds_to_target": None if target is None else target.rounds(history),
         "bytes": int(history["bytes_total"][-1]),
         "abandoned": int(history["abandoned"].sum()),
         "out": str(out),
@@ -145,12 +158,12 @@ def _tell(prepared: Prepared, result: Run, out: Path, as_json: bool) -> int:
         sys.stdout.write(json.dumps(found) + "\n")
         return 0
     accuracy = "no test set" if found["accuracy"] is None else f"accuracy {found['accuracy']:.2%}"
+    if found["train_loss"] is not None:
+        accuracy += f", training loss {found['train_loss']:.6f}"
+    aim = found["target"] if found["target_gap"] is None else found["target_gap"]
+    words = "" if aim is None else f", {aim:.0%}" if found["target_gap"] is None else f", within {aim:g} of its optimum"
     reached = found["rounds_to_target"]
-    target = (
-        ""
-        if found["target"] is None
-        else f", {found['target']:.0%} " + (f"after {reached} rounds" if reached else "not reached")
-    )
+    target = words and words + (f" after {reached} rounds" if reached else " not reached")
     sys.stdout.write(
         f"{found['method']}: {found['rounds']} rounds, {accuracy}{target}, {size(found['bytes'])} sent; {out}\n"
     )

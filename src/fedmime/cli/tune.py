@@ -43,7 +43,7 @@ def run(args: Tune) -> int:
     require_local(args.backend)
     session.start()
     out = args.out or Path("runs") / f"tune-{args.task}-{args.algorithm}"
-    if args.fresh:
+    if args.fresh and not args.dry_run:
         shutil.rmtree(out / "cache", ignore_errors=True)
     with Signals() as signals, Points(args.quiet) as shown:
         found = tune(
@@ -55,7 +55,13 @@ def run(args: Tune) -> int:
             cache=out / "cache",
             progress=shown.show,
             stop=signals.stop,
+            dry_run=args.dry_run,
         )
+    if args.dry_run:
+        check = "" if found.federated is None else f", and {found.federated.runs:.3g} federated runs to check"
+        runs, rounds = found.central.runs, found.central.rounds
+        sys.stdout.write(f"{len(found.central.trials)} rates, {runs:.3g} runs of {rounds} central rounds{check}\n")
+        return 0
     facts = found.facts()
     whole = facts | {"central": found.central.facts()}
     whole |= {} if found.federated is None else {"federated": found.federated.facts()}

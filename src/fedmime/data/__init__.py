@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedmime.data import partition
 from fedmime.data.arrays import from_arrays
-from fedmime.data.digits import digits
+from fedmime.data.digits import annotators, digits
 from fedmime.data.emnist import emnist
 from fedmime.data.fedjax import from_fedjax_sqlite
 from fedmime.data.handwriting import handwriting
@@ -18,6 +18,7 @@ from fedmime.data.tff import from_tff_hdf5, from_tff_sqlite
 __all__ = [
     "Field",
     "Population",
+    "annotators",
     "digits",
     "emnist",
     "from_arrays",

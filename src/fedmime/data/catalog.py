@@ -12,6 +12,7 @@ from fedmime.data.limits import DEFAULT, Limits
 from fedmime.data.population import Population
 from fedmime.data.tff import from_tff_hdf5, from_tff_sqlite
 from fedmime.errors import ConfigError, DataError
+from fedmime.files import home_cache
 
 ENVIRONMENT = "FEDMIME_DATA_DIR"
 TFF_URL = "https://storage.googleapis.com/tff-datasets-public/"
@@ -137,8 +138,7 @@ def data_directory(given: str | os.PathLike[str] | None = None) -> Path:
         return Path(given)
     if os.environ.get(ENVIRONMENT):
         return Path(os.environ[ENVIRONMENT])
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "fedmime"
+    return home_cache()
 
 
 def published(name: str) -> Published:

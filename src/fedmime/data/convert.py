@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from fedmime.data.integrity import check, remember
+from fedmime.data.maps import Maps
 from fedmime.data.population import Population
 from fedmime.data.sources import Source
 from fedmime.data.store import TEST_CLIENTS, StoredIds, finish
@@ -172,7 +173,7 @@ def _join(population: Population, parts: list[Part], partial: Path, directory: P
             folder = partial / part.name
             clients = part.stop - part.start
             sizes = np.diff(np.fromfile(folder / "starts.bin", INDEX)).tolist()
-            writer.add_part(folder, list(StoredIds(folder, clients)), sizes)
+            writer.add_part(folder, list(StoredIds(Maps(), folder, clients)), sizes)
         finish(writer, population)
     finally:
         writer.close()

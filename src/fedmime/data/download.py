@@ -1,4 +1,7 @@
-"""Fetch published files: resumed where they broke off, checked against their sha256, placed whole."""
+"""Fetch published files: resumed where they broke off, checked against their sha256, placed whole.
+
+A server is not trusted: how long it may take, how much it may send and where it may redirect to are bounded.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,22 @@ import contextlib
 import hashlib
 import json
 import os
+import re
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import Future
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from fedmime.data import catalog
 from fedmime.data.limits import DEFAULT, Limits
 from fedmime.data.unpack import unpack_tar
-from fedmime.errors import DataError
+from fedmime.errors import ConfigError, DataError
 from fedmime.files import flush, pin, pinned, sha256_of
 
 Progress = Callable[[str, int, int | None], None]  # what, bytes so far, bytes in all if known
@@ -37,12 +43,15 @@ def fetch(
     The archives' sha256 are pinned in the catalogue, those of the unpacked files go into `SHA256SUMS` beside them.
     """
     dataset = catalog.published(name)
+    _check_address(base_url)
     directory = catalog.data_directory(data_dir)
     files: list[Path] = []
     for archive in dataset.archives:
         wanted = [directory / member for member in archive.members]
         if not all(path.is_file() and pinned(path) == sha256_of(path) for path in wanted):
-            packed = download(base_url + archive.name, directory / archive.name, archive.sha256, progress)
+            packed = download(
+                base_url + archive.name, directory / archive.name, archive.sha256, progress, limits=limits
+            )
             wanted = unpack_tar(packed, directory, list(archive.members), limits)
             pin(wanted)
             packed.unlink()
@@ -58,29 +67,90 @@ def download(
     attempts: int = 4,
     pause: float = 1.0,
     timeout: float = 30.0,
+    deadline: float = 6 * 3600.0,
+    limits: Limits = DEFAULT,
 ) -> Path:
-    """One file over HTTP(S). What arrived is kept in `target.part` and continued, also by a later call."""
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise DataError(f"{url!r}: accepted are http and https addresses")
+    """One file over HTTP(S). What arrived is kept in `target.part` and continued, also by a later call.
+
+    Args:
+        url: the address.
+        target: where the file goes.
+        sha256: of the file.
+        progress: told of what arrives.
+        attempts: how often a broken connection is taken up again.
+        pause: seconds before the second attempt; doubled before each further one.
+        timeout: seconds without a single byte that end an attempt.
+        deadline: seconds after which the download ends, whatever still arrives.
+        limits: how large the file may be.
+    """
+    _check_address(url)
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.is_file() and sha256_of(target) == sha256:
         return target
     part = target.with_name(f"{target.name}.part")
+    end = time.monotonic() + deadline
     for attempt in range(1, attempts + 1):
         try:
-            _continue(url, part, progress, timeout)
+            _continue(url, part, progress, timeout, end, limits)
             break
         except urllib.error.HTTPError as error:
+            error.close()
             if error.code < 500 or attempt == attempts:
                 raise DataError(f"{url!r}: the server answers {error.code} {error.reason}") from None
         except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
-            if attempt == attempts:
+            if attempt == attempts or time.monotonic() >= end:
                 raise DataError(_offline(url, part, error)) from None
         time.sleep(pause * 2 ** (attempt - 1))
     return _place(part, target, sha256, url)
 
 
-def _continue(url: str, part: Path, progress: Progress | None, timeout: float) -> None:
+def _check_address(url: str) -> None:
+    """Raise unless a connection can be tried: scheme, host and port make sense, and no character needs escaping."""
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        sound = sound and re.fullmatch("[!-~]+", url)
+        (parts.hostname or "").encode("idna")
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ConfigError(f"{url!r:.200} is no address to fetch from; accepted are http and https addresses")
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, but to HTTP(S) only."""
+
+    def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
+        try:
+            _check_address(urljoin(req.full_url, headers.get("Location") or ""))
+        except ValueError as error:
+            fp.close()
+            raise DataError(f"{req.full_url!r}: the server redirects elsewhere: {error}") from None
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
+def _answer(request: urllib.request.Request, timeout: float, end: float) -> HTTPResponse:
+    """The server's answer. It is waited for in a thread, as its head may come a byte at a time."""
+    answer: Future[HTTPResponse] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(urllib.request.build_opener(_Redirects).open(request, timeout=timeout))
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        return answer.result(max(end - time.monotonic(), 0))
+    except TimeoutError:
+        if answer.done():
+            raise
+        raise TimeoutError("no answer before the deadline") from None
+
+
+def _continue(url: str, part: Path, progress: Progress | None, timeout: float, end: float, limits: Limits) -> None:
     """Append what is missing; start over if the server has another version or cannot continue."""
     have = part.stat().st_size if part.exists() else 0
     version = _version(part)
@@ -89,30 +159,39 @@ def _continue(url: str, part: Path, progress: Progress | None, timeout: float) -
         headers |= {"Range": f"bytes={have}-", "If-Range": version}
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 (the scheme was checked)
     try:
-        response: HTTPResponse = urllib.request.urlopen(request, timeout=timeout)  # noqa: S310
+        response = _answer(request, timeout, end)
     except urllib.error.HTTPError as error:
         if error.code == 416 and have:  # nothing is missing, or the file shrank: its sha256 will tell
+            error.close()
             return
         raise
     with response:
         resumed = response.status == 206
         start = have if resumed else 0
-        left = response.headers.get("Content-Length")
-        total = start + int(left) if left is not None and left.isdigit() else None
+        left = response.headers.get("Content-Length") or ""
+        total = start + int(left) if re.fullmatch("[0-9]{1,18}", left) else None
+        _bounded(total or 0, url, part, limits)
         _remember(part, response.headers.get("ETag") or response.headers.get("Last-Modified"))
-        _receive(response, part, start, total, progress)
-
-
-def _receive(response: HTTPResponse, part: Path, start: int, total: int | None, progress: Progress | None) -> None:
-    with part.open("r+b" if start else "wb") as file:
-        file.seek(start)
-        while data := response.read(_BLOCK):
-            file.write(data)
-            if progress:
-                progress(part.name.removesuffix(".part"), file.tell(), total)
-        done = file.tell()
+        with part.open("r+b" if start else "wb") as file:
+            file.seek(start)
+            while data := response.read1(_BLOCK):
+                file.write(data)
+                _bounded(file.tell(), url, part, limits)
+                if progress:
+                    progress(part.name.removesuffix(".part"), file.tell(), total)
+                if time.monotonic() >= end:
+                    raise TimeoutError("not finished before the deadline")
+            done = file.tell()
     if total is not None and done < total:
         raise ConnectionError(f"the connection ended after {done} of {total} bytes")
+
+
+def _bounded(size: int, url: str, part: Path, limits: Limits) -> None:
+    """Raise, and keep nothing, if a file is larger than accepted."""
+    if size > limits.download_bytes:
+        part.unlink(missing_ok=True)
+        _note(part).unlink(missing_ok=True)
+        raise DataError(f"{url!r}: {size:,} bytes; accepted are at most {limits.download_bytes:,}; nothing was kept")
 
 
 def _place(part: Path, target: Path, sha256: str, url: str) -> Path:

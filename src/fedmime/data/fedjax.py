@@ -77,8 +77,10 @@ def unpack(data: Any, where: str, limits: Limits = DEFAULT) -> dict[str, Any]:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{where}: not zlib-compressed msgpack: {' '.join(str(error).split())[:100]}") from None
-    if not isinstance(fields, dict) or not all(isinstance(value, np.ndarray) for value in fields.values()):
-        raise DataError(f"{where}: holds {type(fields).__name__}; expected a dict of arrays")
+    if not isinstance(fields, dict) or not all(
+        isinstance(name, str) and isinstance(value, np.ndarray) for name, value in fields.items()
+    ):
+        raise DataError(f"{where}: holds {type(fields).__name__}; expected a dict of arrays by name")
     return fields
 
 
@@ -93,12 +95,14 @@ def _array(code: int, data: bytes, where: str) -> Any:
     shape, *content = msgpack.unpackb(data, raw=True)
     if len(content) != (1 if code == _BYTES_ARRAY else 2):
         raise DataError(f"{where}: an array of {len(content)} parts")
-    if not all(isinstance(size, int) and size >= 0 for size in shape):
+    if not isinstance(shape, list) or not all(isinstance(size, int) and size >= 0 for size in shape):
         raise DataError(f"{where}: an array of shape {shape}")
     return _texts(shape, content[0], where) if code == _BYTES_ARRAY else _numbers(shape, content[0], content[1], where)
 
 
-def _numbers(shape: list[int], dtype: bytes, values: bytes, where: str) -> np.ndarray:
+def _numbers(shape: list[int], dtype: Any, values: Any, where: str) -> np.ndarray:
+    if not isinstance(dtype, bytes) or not isinstance(values, bytes):
+        raise DataError(f"{where}: an array of {type(values).__name__} with dtype {dtype!r:.40}; expected bytes")
     name = dtype.decode("ascii", "replace")
     if name not in _DTYPES:
         raise DataError(f"{where}: an array of dtype {name!r}; accepted are {', '.join(sorted(_DTYPES))}")

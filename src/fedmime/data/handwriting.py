@@ -49,11 +49,11 @@ def handwriting(clients: int = 3400, seed: int = 0, cache_dir: str | os.PathLike
     """
     _check("clients", clients, 1, MOST_CLIENTS)
     _check("seed", seed, 0, 2**63)
-    folder = Path(cache_dir) if cache_dir is not None else user_cache()
     try:
+        folder = Path(cache_dir) if cache_dir is not None else user_cache()
         stored = _cached(folder / f"{NAME}-v{VERSION}-{clients}-{seed}", clients, seed)
     except OSError as error:
-        _log.warning("handwriting: cannot be kept in %r (%s), so it is drawn in memory", str(folder), error)
+        _log.warning("handwriting: cannot be kept (%s), so it is drawn in memory", error)
         stored = _in_memory(clients, seed)
     return _with_floats(stored, seed)
 

@@ -13,6 +13,7 @@ class Limits:
 
     client_bytes: int = 2**28  # of one client, decoded
     file_bytes: int = 2**40  # of one unpacked file
+    download_bytes: int = 2**35  # of one downloaded file
     clients: int = 10_000_000
 
     def __post_init__(self) -> None:

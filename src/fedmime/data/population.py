@@ -76,6 +76,7 @@ class Population:
     costs what its cohorts cost. `test_clients` is held-out data by client, `test` the pooled set: given, made by a
     function on first use, or else all test clients together. `pooled` is a quick way to all examples, if there is one.
     `resident`: what is read stays in memory as it is, so that arrays need not be copied while a run goes on.
+    `check` raises if what clients are read from has changed; it is called before every cohort, so it must be quick.
     """
 
     def __init__(
@@ -91,12 +92,13 @@ class Population:
         test_clients: Population | None = None,
         pooled: Callable[[], Columns] | None = None,
         resident: bool = False,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self.ids = ids if isinstance(ids, Sequence) and not isinstance(ids, list | tuple) else Ids(ids)
         self.sizes = np.asarray(sizes, dtype=np.int64)
         self.fields = dict(fields)
-        self.test_clients, self.resident = test_clients, resident
+        self.test_clients, self.resident, self.check = test_clients, resident, check
         self._read, self._identity, self._test, self._pooled = read, identity, test, pooled
         if len(self.ids) != len(self.sizes):
             raise DataError(f"{name}: {len(self.ids)} ids but {len(self.sizes)} sizes")
@@ -110,6 +112,7 @@ class Population:
     @property
     def test(self) -> Columns | None:
         """The server's pooled test set, or None where nothing is held out."""
+        self.check()
         return self._pooled_test
 
     @cached_property
@@ -125,6 +128,7 @@ class Population:
 
     def pool(self) -> Columns:
         """All examples of all clients, in client order, as one set of columns."""
+        self.check()
         if self._pooled is not None:
             return self._pooled()
         parts = [self._read(index) for index in np.flatnonzero(self.sizes).tolist()]

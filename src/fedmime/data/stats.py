@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedmime.data.population import Population
+from fedmime.errors import ConfigError
 from fedmime.randomness import generator
 
 _LABELS = ("y", "label")
@@ -44,6 +45,8 @@ class Stats:
 
 def stats(population: Population, most: int = 5000, seed: int = 0) -> Stats:
     """Sizes of all clients; labels of at most `most`, drawn by `seed`."""
+    if most < 1:
+        raise ConfigError(f"stats: most must be a positive integer, got {most!r}")
     sizes = population.sizes
     top = int(np.ceil(np.log2(max(int(sizes.max(initial=1)), 1) + 1)))
     edges = np.concatenate([[0], 2.0 ** np.arange(top + 1)]).astype(np.int64)

@@ -1,13 +1,13 @@
 """The client store: memory-mapped columns, opened in constant time, read one client at a time.
 
-`writer.py` describes the files. Opening checks their sizes, and their sha256 unless nothing changed since the last
-check (`stamp.json` remembers sizes and times): a damaged store is refused, an untouched one opens in milliseconds.
+`writer.py` describes the files. Opening checks their names and sizes, and their sha256 and contents unless nothing
+changed since the last check (`stamp.json` remembers sizes and times): a damaged or crafted store is refused, an
+untouched one opens in milliseconds.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,13 +15,13 @@ from typing import Any, overload
 
 import numpy as np
 
-from fedmime.data.integrity import check, read_schema, remember
-from fedmime.data.population import TEXT, Columns, Field, Population, describe
+from fedmime.data.integrity import check, remember
+from fedmime.data.maps import Maps
+from fedmime.data.population import Columns, Field, Population, describe
+from fedmime.data.schema import TEST, TEST_CLIENTS, fields_of, read_schema
 from fedmime.data.writer import INDEX, SCHEMA, StoreWriter, field_files, starts_of
 from fedmime.errors import DataError
 from fedmime.files import whole_directory
-
-TEST, TEST_CLIENTS = "test", "test_clients"
 
 
 def save(population: Population, path: str | os.PathLike[str]) -> None:
@@ -59,39 +59,42 @@ def finish(writer: StoreWriter, population: Population) -> None:
 
 
 def from_store(path: str | os.PathLike[str], verify: bool = False) -> Population:
-    """Open a store. `verify` hashes every file even if nothing seems to have changed."""
-    directory = Path(path)
+    """Open a store. `verify` looks into every file even if nothing seems to have changed."""
+    directory, maps = Path(path), Maps()
     schema = check(directory, verify)
-    fields = {name: _field(value, directory) for name, value in schema["fields"].items()}
+    fields = fields_of(schema)
     clients, examples = schema["clients"], schema["examples"]
-    begins = _map(directory / "starts.bin", INDEX, (clients + 1,))
-    readers = _readers(directory, fields, examples)
-    sizes = np.diff(begins)
-    if begins[0] != 0 or begins[-1] != examples or (sizes < 0).any():
-        raise DataError(
-            f"store {str(directory)!r}: starts.bin does not divide {examples} examples among {clients} clients"
-        )
+    begins = maps.array(directory / "starts.bin", INDEX, (clients + 1,))
+    readers = _readers(maps, directory, fields, examples)
     test, test_clients = (_child(directory / name, schema, verify) for name in (TEST, TEST_CLIENTS))
+
+    def unchanged() -> None:
+        maps.check()
+        for child in (test, test_clients):
+            if child is not None:
+                child.check()
+
     return Population(
         schema["name"],
-        StoredIds(directory, clients),
-        sizes,
+        StoredIds(maps, directory, clients),
+        np.diff(begins),
         fields,
         lambda index: {name: reader(begins[index], begins[index + 1]) for name, reader in readers.items()},
         identity=schema["identity"],
         test=None if test is None else test.pool,
         test_clients=test_clients,
         pooled=lambda: {name: reader(0, examples) for name, reader in readers.items()},
+        check=unchanged,
     )
 
 
 class StoredIds(Sequence[str]):
     """Client ids on disk; the position of an id is found by bisection."""
 
-    def __init__(self, directory: Path, clients: int) -> None:
-        self._starts = _map(directory / "ids.starts.bin", INDEX, (clients + 1,))
-        self._order = _map(directory / "ids.order.bin", INDEX, (clients,))
-        self._text = _map(directory / "ids.bin", np.dtype("u1"), (int(self._starts[-1]),))
+    def __init__(self, maps: Maps, directory: Path, clients: int) -> None:
+        self._starts = maps.array(directory / "ids.starts.bin", INDEX, (clients + 1,))
+        self._order = maps.array(directory / "ids.order.bin", INDEX, (clients,))
+        self._text = maps.array(directory / "ids.bin", np.dtype("u1"), (int(self._starts[-1]),))
 
     def __len__(self) -> int:
         return len(self._order)
@@ -127,21 +130,25 @@ class StoredIds(Sequence[str]):
         return self._text[self._starts[position] : self._starts[position + 1]].tobytes()
 
 
-def _readers(directory: Path, fields: dict[str, Field], examples: int) -> dict[str, Callable[[int, int], np.ndarray]]:
+def _readers(
+    maps: Maps, directory: Path, fields: dict[str, Field], examples: int
+) -> dict[str, Callable[[int, int], np.ndarray]]:
     """For each field, what gives the examples from one position to another."""
     readers: dict[str, Callable[[int, int], np.ndarray]] = {}
     for file, (name, field) in zip(field_files(fields), fields.items(), strict=True):
         if field.ragged:
-            readers[name] = _ragged_reader(directory, file, field, examples)
+            readers[name] = _ragged_reader(maps, directory, file, field, examples)
         else:
-            array = _map(directory / file, field.dtype, (examples, *field.shape))
+            array = maps.array(directory / file, field.dtype, (examples, *field.shape))
             readers[name] = lambda start, stop, array=array: array[start:stop]
     return readers
 
 
-def _ragged_reader(directory: Path, file: str, field: Field, examples: int) -> Callable[[int, int], np.ndarray]:
-    begins = _map(directory / starts_of(file), INDEX, (examples + 1,))
-    values = _map(directory / file, np.dtype("u1") if field.text else field.dtype, (int(begins[-1]),))
+def _ragged_reader(
+    maps: Maps, directory: Path, file: str, field: Field, examples: int
+) -> Callable[[int, int], np.ndarray]:
+    begins = maps.array(directory / starts_of(file), INDEX, (examples + 1,))
+    values = maps.array(directory / file, np.dtype("u1") if field.text else field.dtype, (int(begins[-1]),))
 
     def read(start: int, stop: int) -> np.ndarray:
         cuts = begins[start : stop + 1].tolist()
@@ -152,26 +159,6 @@ def _ragged_reader(directory: Path, file: str, field: Field, examples: int) -> C
         return column
 
     return read
-
-
-def _map(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """A read-only plain array over a file of exactly this many values."""
-    expected = math.prod(shape) * dtype.itemsize
-    if path.stat().st_size != expected:
-        raise DataError(f"store file {str(path)!r} has {path.stat().st_size} bytes; its schema says {expected}")
-    if not expected:
-        return np.empty(shape, dtype)
-    return np.memmap(path, dtype, "r", shape=shape).view(np.ndarray)
-
-
-def _field(value: dict[str, Any], directory: Path) -> Field:
-    """A field of the schema; anything but plain numbers and bytes is refused."""
-    shape, dtype = tuple(value["shape"]), value["dtype"]
-    if value["ragged"] and dtype == "bytes":
-        return TEXT
-    if not all(isinstance(size, int) and size >= 0 for size in shape) or str(dtype)[1:2] not in "biufc":
-        raise DataError(f"store {str(directory)!r}: field of dtype {dtype!r} and shape {shape}; accepted are numbers")
-    return Field(np.dtype(dtype), shape, bool(value["ragged"]))
 
 
 def _child(directory: Path, schema: dict[str, Any], verify: bool) -> Population | None:

@@ -11,7 +11,7 @@ import numpy as np
 from fedmime.data.population import Columns, Population
 from fedmime.data.sources import Source
 from fedmime.data.sqlite import MAGIC, Database
-from fedmime.errors import DataError
+from fedmime.errors import ConfigError, DataError
 from fedmime.files import pinned, sha256_of
 from fedmime.validation import not_finite, unscaled
 
@@ -51,6 +51,8 @@ class Report:
 
 def verify(source: Source, classes: int | None = None, progress: Progress | None = None) -> Report:
     """Open a source with its checksums and read every client of it, test clients included."""
+    if classes is not None and classes < 1:
+        raise ConfigError(f"verify: classes must be a positive integer, got {classes!r}")
     path = Path(source.what)
     note = _check_file(path) if path.is_file() else ""
     population = dataclasses.replace(source, verify=True).open()

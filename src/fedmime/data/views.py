@@ -37,7 +37,15 @@ def mapped(
 
     identity = lambda: describe(recipe, population.identity(), test_clients and test_clients.identity())
     return Population(
-        name, population.ids, population.sizes, fields, read, identity=identity, test=test, test_clients=test_clients
+        name,
+        population.ids,
+        population.sizes,
+        fields,
+        read,
+        identity=identity,
+        test=test,
+        test_clients=test_clients,
+        check=population.check,
     )
 
 
@@ -71,4 +79,5 @@ def capped(population: Population, examples: int, sample: int | None = None, see
         identity=lambda: describe("capped", examples, sample, seed, population.identity()),
         test=(lambda: population.test or {}) if population.has_own_test else None,
         test_clients=population.test_clients,
+        check=population.check,
     )

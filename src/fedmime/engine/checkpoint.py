@@ -1,7 +1,9 @@
-"""Checkpoints that are whole or not there: Orbax for the arrays, a list of sha256 sums written last.
+"""Checkpoints that are whole or not there: Orbax for the arrays, a manifest written last.
 
-`checkpoints/<round>/` holds `state/` (arrays), `run.json` (plain facts) and `MANIFEST.json`. A directory without a
-manifest was never finished; one that differs from its manifest is damaged, and the one before it is taken instead.
+`checkpoints/<round>/` holds `state/` (arrays), `run.json` (plain facts) and `MANIFEST.json`: the round, the digest of
+the run's configuration, and the size and sha256 of every other file. A directory without a manifest was never
+finished. One that differs from its manifest, stands under the number of another round or belongs to another
+configuration is refused, and the one before it is taken instead.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedmime.errors import CheckpointError
-from fedmime.files import flush, sha256_of, whole_file
+from fedmime.files import flush, read_object, sha256_of, whole_file
 
 _log = logging.getLogger(__name__)
 
-STATE, FACTS, MANIFEST, SCHEMA = "state", "run.json", "MANIFEST.json", 1
+STATE, FACTS, MANIFEST, SCHEMA = "state", "run.json", "MANIFEST.json", 2
 _OVERHEAD = 2**17  # bytes of a checkpoint beside its arrays, and some to spare
 _SYSTEM_CODE = re.compile(r"os_error_code='(\d+)'")
 
@@ -37,10 +39,16 @@ class Saved(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of one run."""
+    """The checkpoints of one run.
 
-    def __init__(self, directory: Path, keep: int) -> None:
-        self._directory, self._keep = directory, keep
+    Args:
+        directory: holds one directory for each of them; its parent exists.
+        keep: how many of the last ones stay, beside the best.
+        configuration: the digest of what the run was asked for; checkpoints of another one are refused.
+    """
+
+    def __init__(self, directory: Path, keep: int, configuration: str) -> None:
+        self._directory, self._keep, self._configuration = directory, keep, configuration
 
     def rounds(self) -> list[int]:
         """The rounds of finished checkpoints, oldest first."""
@@ -52,15 +60,17 @@ class Checkpoints:
         target = self._directory / str(round_number)
         try:
             shutil.rmtree(target, ignore_errors=True)
-            target.mkdir(parents=True)
+            self._directory.mkdir(exist_ok=True)
+            target.mkdir()
             _require_room(target, sum(np.asarray(array).nbytes for array in arrays))
             _write_arrays(target / STATE, arrays)
             (target / FACTS).write_text(json.dumps(dict(facts)), encoding="utf-8")
-            listed = {str(p.relative_to(target)): _entry(p) for p in sorted(target.rglob("*")) if p.is_file()}
+            manifest = {"schema": SCHEMA, "round": round_number, "configuration": self._configuration}
+            manifest["files"] = {name: _entry(target / name) for name in _files(target)}
             for path in sorted(target.rglob("*"), reverse=True):
                 flush(path)
             with whole_file(target / MANIFEST) as temporary:
-                temporary.write_text(json.dumps({"schema": SCHEMA, "files": listed}, indent=1), encoding="utf-8")
+                temporary.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
             flush(self._directory)
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)
@@ -68,10 +78,7 @@ class Checkpoints:
         return self._let_go()
 
     def newest(self) -> Saved | None:
-        """The newest checkpoint that is what its manifest says, or None if there never was one.
-
-        Newer ones that are damaged are removed, so that the run saves them anew.
-        """
+        """The newest checkpoint that is sound, or None if there never was one."""
         wrong = []
         for number in reversed(self.rounds()):
             try:
@@ -81,28 +88,27 @@ class Checkpoints:
                 continue
             for error in wrong:
                 _log.warning("%s; checkpoint %d is taken instead", error, number)
-            self.drop_after(number)
             return saved
         if wrong:
             raise CheckpointError(f"no checkpoint in {str(self._directory)!r} is sound: {'; '.join(wrong)}")
         return None
 
     def load(self, round_number: int) -> Saved:
-        """One checkpoint, once every file is what the manifest says."""
+        """One checkpoint, once its manifest is this run's and every file is what the manifest says."""
         target = self._directory / str(round_number)
-        _verify(target)
-        facts = json.loads((target / FACTS).read_text(encoding="utf-8"))
-        return Saved(round_number, _read_arrays(target / STATE), facts)
+        for name, entry in self._listed(target).items():
+            _verify(target, name, entry)
+        return Saved(round_number, _read_arrays(target / STATE), _read_facts(target))
 
     def facts(self, round_number: int) -> dict[str, Any]:
         """The plain facts of a checkpoint, without its arrays; none if they are damaged."""
         target = self._directory / str(round_number)
         try:
-            _verify(target, FACTS)
+            _verify(target, FACTS, self._listed(target)[FACTS])
+            return _read_facts(target)
         except CheckpointError as error:
             _log.warning("%s; it is left aside", error)
             return {}
-        return json.loads((target / FACTS).read_text(encoding="utf-8"))
 
     def drop_after(self, round_number: int) -> None:
         """Remove what is newer than a round, finished or not."""
@@ -111,11 +117,34 @@ class Checkpoints:
             if path.is_dir() and (unfinished or (path.name.isdigit() and int(path.name) > round_number)):
                 shutil.rmtree(path, ignore_errors=True)
 
+    def _listed(self, target: Path) -> dict[str, dict[str, Any]]:
+        """The entries of a manifest that is of this round, of this run, and names every file that there is."""
+        try:
+            manifest = read_object(target / MANIFEST)
+            schema, number, configuration = (manifest.get(name) for name in ("schema", "round", "configuration"))
+            listed = {name: {"bytes": e["bytes"], "sha256": e["sha256"]} for name, e in manifest["files"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise CheckpointError(f"checkpoint {target.name}: its manifest cannot be read") from None
+        wrong = None
+        if schema != SCHEMA:
+            wrong = f"written by another version (schema {schema}, not {SCHEMA})"
+        elif str(number) != target.name:
+            wrong = f"its manifest is of round {number}"
+        elif configuration != self._configuration:
+            wrong = "it belongs to a run of another configuration"
+        elif unlisted := sorted(set(_files(target)) - set(listed)):
+            wrong = f"its manifest does not list {unlisted[0]!r}"
+        elif FACTS not in listed or not any(name.startswith(f"{STATE}/") for name in listed):
+            wrong = f"its manifest lists no {FACTS!r} or no arrays"
+        if wrong is not None:
+            raise CheckpointError(f"checkpoint {target.name}: {wrong}")
+        return listed
+
     def _let_go(self) -> list[int]:
         """Keep the last ones and the best; remove the others."""
         rounds = self.rounds()
         scores = {number: self.facts(number).get("score") for number in rounds}
-        known = {number: score for number, score in scores.items() if score is not None}
+        known = {number: score for number, score in scores.items() if isinstance(score, int | float)}
         kept = {*rounds[-self._keep :], *([max(known, key=lambda n: (known[n], -n))] if known else [])}
         gone = [number for number in rounds if number not in kept]
         for number in gone:
@@ -124,26 +153,35 @@ class Checkpoints:
         return gone
 
 
+def _files(target: Path) -> list[str]:
+    """The names of all files of a checkpoint but its manifest."""
+    found = sorted(str(path.relative_to(target)) for path in target.rglob("*") if not path.is_dir())
+    return [name for name in found if name != MANIFEST]
+
+
 def _entry(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
-def _verify(target: Path, only: str | None = None) -> None:
-    """Compare files with the manifest: all of them, or one."""
+def _verify(target: Path, name: str, entry: Mapping[str, Any]) -> None:
+    """Compare a file with its entry in the manifest."""
+    path = target / name
+    if not path.is_file() or path.stat().st_size != entry["bytes"]:
+        raise CheckpointError(f"checkpoint {target.name}: file {name!r} is missing or cut short")
+    if sha256_of(path) != entry["sha256"]:
+        raise CheckpointError(f"checkpoint {target.name}: sha256 of {name!r} differs")
+
+
+def _read_facts(target: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads((target / MANIFEST).read_text(encoding="utf-8"))
-        schema = manifest["schema"]
-        listed = {name: (entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise CheckpointError(f"checkpoint {target.name}: its manifest cannot be read") from None
-    if schema != SCHEMA:
-        raise CheckpointError(f"checkpoint {target.name}: written by another version (schema {schema}, not {SCHEMA})")
-    for name, (size, digest) in listed.items() if only is None else [(only, listed.get(only, (-1, "")))]:
-        path = target / name
-        if not path.is_file() or path.stat().st_size != size:
-            raise CheckpointError(f"checkpoint {target.name}: file {name!r} is missing or cut short")
-        if sha256_of(path) != digest:
-            raise CheckpointError(f"checkpoint {target.name}: sha256 of {name!r} differs")
+        facts = read_object(target / FACTS)
+        counts = [facts.get("metrics_bytes", 0), *facts.get("clients", ()), *facts.get("slots", ())]
+        sound = all(isinstance(number, int) and number >= 0 for number in counts)
+    except (ValueError, TypeError):
+        sound, facts = False, {}
+    if not sound or len(facts.get("clients", ())) != len(facts.get("slots", ())):
+        raise CheckpointError(f"checkpoint {target.name}: {FACTS!r} does not hold the facts of a run")
+    return facts
 
 
 def _require_room(target: Path, size: int) -> None:
@@ -161,6 +199,8 @@ def _write_arrays(path: Path, arrays: Sequence[np.ndarray]) -> None:
         with ocp.PyTreeCheckpointer() as checkpointer:
             checkpointer.save(path.absolute(), tree)
     except Exception as error:
+        if not path.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
         raise _system_error(error, path) or error from None
 
 
@@ -177,6 +217,9 @@ def _system_error(error: BaseException, path: Path) -> OSError | None:
 def _read_arrays(path: Path) -> list[np.ndarray]:
     import orbax.checkpoint as ocp
 
-    with ocp.PyTreeCheckpointer() as checkpointer:
-        tree = checkpointer.restore(path.absolute())
-    return [np.asarray(tree.get(f"{i:04d}", np.zeros(0))) for i in range(int(tree["count"]))]
+    try:
+        with ocp.PyTreeCheckpointer() as checkpointer:
+            tree = checkpointer.restore(path.absolute())
+        return [np.asarray(tree.get(f"{i:04d}", np.zeros(0))) for i in range(int(tree["count"]))]
+    except Exception as error:  # files that are what the manifest says, which the storage layer did not write
+        raise CheckpointError(f"checkpoint {path.parent.name}: its arrays cannot be read") from error

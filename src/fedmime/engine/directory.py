@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -21,7 +24,7 @@ from fedmime.engine.checkpoint import Checkpoints, Saved
 from fedmime.engine.memory import DiskMemory
 from fedmime.engine.notes import notes, written_to
 from fedmime.errors import CheckpointError, LockError
-from fedmime.files import flush, whole_file
+from fedmime.files import flush, read_object, require_writable, sha256_of, whole_file
 from fedmime.numbers import by_place
 
 IDENTITY, CONFIG, STATUS, TIMINGS, CLIENTS, LOG = (
@@ -32,7 +35,7 @@ IDENTITY, CONFIG, STATUS, TIMINGS, CLIENTS, LOG = (
     "clients.json",
     "log.txt",
 )
-MEMORY, MODEL, BEST = "clients.memory", "model.safetensors", "best.safetensors"
+LOCK, MEMORY, MODEL, BEST = "run.lock", "clients.memory", "model.safetensors", "best.safetensors"
 _OURS = (
     IDENTITY,
     CONFIG,
@@ -53,8 +56,7 @@ class RunDirectory:
     """A run's files; a context that one process at a time can be in."""
 
     def __init__(self, path: Path, keep: int, metric: str = "test_accuracy") -> None:
-        self.path, self._metric = path, metric
-        self.checkpoints = Checkpoints(path / "checkpoints", keep)
+        self.path, self._keep, self._metric = path, keep, metric
         self.rows: list[dict[str, Any]] = []
         self._stack = contextlib.ExitStack()
         self._began, self._before = time.monotonic(), 0.0
@@ -64,13 +66,24 @@ class RunDirectory:
 
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            self._stack.enter_context(filelock.FileLock(self.path / "run.lock", timeout=0))
+            self._stack.enter_context(filelock.FileLock(self.path / LOCK, timeout=0))
         except filelock.Timeout:
             raise LockError(f"run directory {str(self.path)!r} is in use by another process") from None
+        self._lock = os.stat(self.path / LOCK)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def check(self, facts: Mapping[str, Any], fresh: bool) -> None:
+        """Refuse what `claim` and `resume` refuse; nothing is written."""
+        require_writable(self.path)
+        if (self.path / LOCK).exists():
+            with self:
+                pass
+        if not fresh:
+            self._open(facts)
+            self._saved()
 
     def claim(self, facts: Mapping[str, Any], config: Mapping[str, Any], data: Mapping[str, Any], fresh: bool) -> None:
         """Say what this run is. A directory with another run is refused, unless a fresh start is wanted."""
@@ -78,8 +91,7 @@ class RunDirectory:
 
         if fresh:
             self._clear()
-        if (self.path / IDENTITY).is_file():
-            self._compare(facts)
+        self._open(facts)
         for name, text in {
             CONFIG: yaml.safe_dump(dict(config), sort_keys=False),
             "command.txt": shlex.join(sys.argv) + "\n",
@@ -94,10 +106,10 @@ class RunDirectory:
         """The state to go on from: the newest sound checkpoint's, else the one given. Later lines are cut off."""
         for left in self.path.glob(".*.tmp"):  # half-written when the process was killed
             left.unlink()
-        saved = self.checkpoints.newest()
-        finished, length = (0, 0) if saved is None else (saved.round, saved.facts["metrics_bytes"])
+        saved = self._saved()
+        finished = 0 if saved is None else saved.round
+        self._cut(finished, 0 if saved is None else saved.facts["metrics_bytes"])
         self.checkpoints.drop_after(finished)
-        self._cut(finished, length)
         if saved is None:
             (self.path / MEMORY).unlink(missing_ok=True)
         else:
@@ -114,22 +126,22 @@ class RunDirectory:
         """Write down what a round gave."""
         self.rows.append(row)
         seconds = self.seconds()
-        with (self.path / record.METRICS).open("a", encoding="utf-8") as file:
-            file.write(record.line(row))
-        with (self.path / TIMINGS).open("a", encoding="utf-8") as file:
-            file.write(record.line({"round": row["round"], "seconds": round(seconds, 3)}))
+        self._append(record.METRICS, record.line(row))
+        self._append(TIMINGS, record.line({"round": row["round"], "seconds": round(seconds, 3)}))
         for name, value in row.items():
             if isinstance(value, float) and np.isfinite(value):
                 self._tb.add_scalar(name, value, row["round"] + 1)
 
     def save(self, state: State) -> None:
         """Write a checkpoint of the state after the last row."""
+        self._require()
         metrics = self.path / record.METRICS
         flush(metrics)
         index = state.memory.commit(state.round) if isinstance(state.memory, DiskMemory) else {}
         facts = {
             "round": state.round,
             "metrics_bytes": metrics.stat().st_size,
+            "metrics_sha256": sha256_of(metrics),
             "score": record.clean(self.rows[-1].get(self._metric)) if self.rows else None,
             "clients": list(index),
             "slots": list(index.values()),
@@ -149,8 +161,7 @@ class RunDirectory:
 
         model = by_place(jax.device_get(params(state)))
         named = {place: np.ascontiguousarray(leaf) for place, leaf in model.items()}
-        with whole_file(self.path / name) as temporary:
-            temporary.write_bytes(save(named, {"rounds": str(state.round)}))
+        self._write(name, save(named, {"run": f"{self._configuration} after {state.round} rounds"}))
 
     def clients(self, facts: Mapping[str, Any]) -> None:
         """Write the figures of every client."""
@@ -160,11 +171,26 @@ class RunDirectory:
         """How long the run took so far, earlier parts included."""
         return self._before + time.monotonic() - self._began
 
+    def _open(self, facts: Mapping[str, Any]) -> None:
+        """Find the checkpoints of the run with these facts; a directory that holds another run is refused."""
+        if (self.path / IDENTITY).is_file():
+            self._compare(facts)
+        self._configuration = identity.digest(facts)
+        self.checkpoints = Checkpoints(self.path / "checkpoints", self._keep, self._configuration)
+
+    def _saved(self) -> Saved | None:
+        """The newest sound checkpoint, once the lines of the rounds before it are what they were."""
+        saved, metrics = self.checkpoints.newest(), self.path / record.METRICS
+        if saved is not None:
+            lines = metrics.read_bytes() if metrics.is_file() else b""
+            length, digest = (saved.facts.get(name) for name in ("metrics_bytes", "metrics_sha256"))
+            if hashlib.sha256(lines[:length]).hexdigest() != digest:
+                told = f"is not what checkpoint {saved.round} says: lines are missing or changed"
+                raise CheckpointError(f"{str(metrics)!r} {told}")
+        return saved
+
     def _compare(self, facts: Mapping[str, Any]) -> None:
-        try:
-            theirs = json.loads((self.path / IDENTITY).read_text(encoding="utf-8"))
-        except ValueError:
-            raise CheckpointError(f"{str(self.path / IDENTITY)!r} cannot be read; start afresh elsewhere") from None
+        theirs = read_identity(self.path)
         if found := identity.differences(json.loads(json.dumps(facts)), theirs):
             more = f" and {len(found) - 5} more" if len(found) > 5 else ""
             raise CheckpointError(
@@ -182,14 +208,12 @@ class RunDirectory:
         metrics, timings = self.path / record.METRICS, self.path / TIMINGS
         for path in (metrics, timings):
             path.touch()
-        if metrics.stat().st_size < length:
-            raise CheckpointError(f"{str(metrics)!r} is shorter than its checkpoint says; lines are missing")
         with metrics.open("rb+") as file:
             file.truncate(length)
         self.rows = record.read_rows(metrics)
         kept = timings.read_bytes().split(b"\n")[:finished]
         timings.write_bytes(b"".join(text + b"\n" for text in kept))
-        with contextlib.suppress(ValueError, KeyError, IndexError):
+        with contextlib.suppress(ValueError, KeyError, IndexError, TypeError):
             self._before = float(json.loads(kept[-1])["seconds"])
 
     def _events(self, finished: int) -> None:
@@ -198,9 +222,33 @@ class RunDirectory:
         self._tb = SummaryWriter(str(self.path / "tb"), purge_step=finished + 1 if finished else None)
         self._stack.callback(self._tb.close)
 
-    def _write(self, name: str, text: str) -> None:
+    def _require(self) -> None:
+        """Look whether the directory is still the one that was locked: one that was removed is not made again."""
+        if not os.path.samestat(os.stat(self.path / LOCK), self._lock):
+            raise FileNotFoundError(errno.ENOENT, "another directory was put in place of the run's", str(self.path))
+
+    def _write(self, name: str, content: str | bytes) -> None:
+        self._require()
         with whole_file(self.path / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    def _append(self, name: str, text: str) -> None:
+        """Add to a file that is there already."""
+        self._require()
+        with open(self.path / name, "a", encoding="utf-8", opener=_existing) as file:
+            file.write(text)
+
+
+def read_identity(run: Path) -> dict[str, Any]:
+    """The facts that a run directory was claimed with."""
+    try:
+        return read_object(run / IDENTITY)
+    except ValueError as error:
+        raise CheckpointError(f"{error}; choose another directory or start afresh (fresh=True)") from None
+
+
+def _existing(path: str, flags: int) -> int:
+    return os.open(path, flags & ~os.O_CREAT)
 
 
 def _index(facts: Mapping[str, Any]) -> dict[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,13 @@ Columns = Mapping[str, np.ndarray]
 
 def evaluate(backend: Backend, params: Any, columns: Columns) -> dict[str, float]:
     """The weighted mean of every metric over all examples."""
-    n = len(next(iter(columns.values())))
-    return {name: float(means[0]) for name, means in _means(backend, params, [columns], np.zeros(n, int), 1).items()}
+    return evaluate_all(backend, params, [columns], len(next(iter(columns.values()))))
+
+
+def evaluate_all(backend: Backend, params: Any, parts: Iterable[Columns], examples: int) -> dict[str, float]:
+    """The same over parts with so many examples together, of which few are in memory at a time."""
+    found = _means(backend, params, parts, np.zeros(examples, int), 1)
+    return {name: float(means[0]) for name, means in found.items()}
 
 
 def evaluate_clients(backend: Backend, params: Any, clients: Sequence[Columns]) -> dict[str, np.ndarray]:
@@ -28,16 +33,16 @@ def evaluate_clients(backend: Backend, params: Any, clients: Sequence[Columns]) 
 
 
 def _means(
-    backend: Backend, params: Any, parts: Sequence[Columns], group: np.ndarray, groups: int
+    backend: Backend, params: Any, parts: Iterable[Columns], group: np.ndarray, groups: int
 ) -> dict[str, np.ndarray]:
     """Weighted means by group of examples, from batches of one shape; the last one repeats its final example."""
     sums: dict[str, np.ndarray] = {}
     done = 0
-    if parts:
-        check_metrics(backend.problem, params, parts[0])
     width = min(BATCH, 1 << max(len(group) - 1, 0).bit_length())
     for batch in _batches(parts, width):
         n = len(next(iter(batch.values())))
+        if not done:
+            check_metrics(backend.problem, params, batch)
         padded = {name: column[np.minimum(np.arange(width), n - 1)] for name, column in batch.items()}
         for name, (values, weights) in backend.metrics(params, padded).items():
             total = sums.setdefault(name, np.zeros((2, groups)))
@@ -49,7 +54,7 @@ def _means(
         return {name: value / weight for name, (value, weight) in sums.items()}
 
 
-def _batches(parts: Sequence[Columns], width: int) -> Iterator[dict[str, np.ndarray]]:
+def _batches(parts: Iterable[Columns], width: int) -> Iterator[dict[str, np.ndarray]]:
     """The examples of all parts in order, `width` at a time; never more than that and one part in memory."""
     waiting: dict[str, np.ndarray] = {}
     for part in parts:

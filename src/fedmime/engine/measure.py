@@ -1,4 +1,4 @@
-"""The metrics that are due after a round: on the server's test set, and client by client."""
+"""The metrics that are due after a round: on the server's test set, on all training examples, and client by client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmime.engine.backends.backend import Backend
 from fedmime.engine.cohort import ClientId, client_id
-from fedmime.engine.evaluate import evaluate, evaluate_clients
+from fedmime.engine.evaluate import evaluate, evaluate_all, evaluate_clients
 from fedmime.numbers import count
 
 _MOST_CLIENTS = 500  # of those evaluated one by one
@@ -22,6 +22,7 @@ class Watch:
 
     evaluate_every: int
     clients_every: int | None
+    train: bool = False  # also over all examples of all clients
 
     def __post_init__(self) -> None:
         count("simulate", "evaluate_every", self.evaluate_every, least=1)
@@ -33,7 +34,7 @@ class Watch:
         return self._all_due(population, done, last) or self._each_due(population, done, last)
 
     def _all_due(self, population: Any, done: int, last: bool) -> bool:
-        return population.test is not None and (done % self.evaluate_every == 0 or last)
+        return (self.train or population.test is not None) and (done % self.evaluate_every == 0 or last)
 
     def _each_due(self, population: Any, done: int, last: bool) -> bool:
         due = self.clients_every is not None and (last or (self.clients_every > 0 and done % self.clients_every == 0))
@@ -51,7 +52,12 @@ class Watch:
         """What is due after `done` rounds; the figures of single clients go to `each_client`."""
         found: dict[str, float] = {}
         if self._all_due(population, done, last):
-            found |= {f"test_{name}": value for name, value in evaluate(backend, model, population.test).items()}
+            if population.test is not None:
+                found |= {f"test_{name}": value for name, value in evaluate(backend, model, population.test).items()}
+            if self.train:
+                everyone = map(population.client_at, np.flatnonzero(population.sizes))
+                overall = evaluate_all(backend, model, everyone, int(population.sizes.sum()))
+                found |= {f"train_{name}": value for name, value in overall.items()}
         if self._each_due(population, done, last):
             held_out = population.test_clients
             chosen = np.flatnonzero(held_out.sizes)

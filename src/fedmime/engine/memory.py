@@ -145,7 +145,6 @@ class DiskMemory:
                 os.posix_fallocate(file.fileno(), slot * self._unseen.size, self._unseen.size)
 
     def _open(self, slots: int) -> np.memmap:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab") as file:
             file.truncate(slots * self._unseen.size)
         return np.memmap(self._path, np.uint8, "r+", shape=(slots, self._unseen.size))

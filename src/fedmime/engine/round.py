@@ -83,8 +83,8 @@ def play(
     backend: Backend,
     work: Work,
     state: State,
-    *,
     largest: float = LARGEST,
+    *,
     drift: bool = False,
     meanwhile: Callable[[], object] | None = None,
 ) -> tuple[State, Info]:

@@ -11,9 +11,9 @@ from typing import Any, Self
 import numpy as np
 
 from fedmime.algorithms.algorithm import State, params
-from fedmime.engine import record
-from fedmime.engine.directory import MODEL
-from fedmime.errors import DataError
+from fedmime.engine import identity, record
+from fedmime.engine.directory import IDENTITY, MODEL, read_identity
+from fedmime.errors import CheckpointError, DataError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,14 +50,21 @@ class Run:
 
 
 def read_model(path: Path) -> dict[str, Any]:
-    """A model written as safetensors: a tree of dictionaries, from names like `dense0.w`."""
-    from safetensors import SafetensorError
+    """A model written as safetensors: a tree of dictionaries, from names like `dense0.w`.
+
+    One that a run of another configuration left in a run directory is refused.
+    """
+    from safetensors import SafetensorError, safe_open
     from safetensors.numpy import load
 
     try:
         flat = load(path.read_bytes())
+        with safe_open(path, "numpy") as file:
+            written = (file.metadata() or {}).get("run", "").partition(" ")[0]
     except SafetensorError as error:
         raise DataError(f"{str(path)!r} is damaged: {error}") from None
+    if written and (path.parent / IDENTITY).is_file() and written != identity.digest(read_identity(path.parent)):
+        raise CheckpointError(f"{str(path)!r} belongs to a run of another configuration")
     return nested(flat, ".")
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from fedmime.algorithms.algorithm import Algorithm
+from fedmime.engine.backends import Expected
 from fedmime.engine.cohort import Batches, Cohort, Columns, Member, given, with_starts
 from fedmime.engine.participation import RELIABLE, Participation
 from fedmime.engine.sampling import generator, mini_batches
@@ -43,8 +44,15 @@ class Schedule:
         batches = np.ones(len(sizes), int) if self.batch_size is None else -(-sizes // self.batch_size)
         return (self.epochs or 1) * batches
 
+    def expected(self, population: Clients, rounds: int) -> Expected:
+        """What a run will ask of its back end."""
+        sizes = population.sizes[population.sizes > 0]
+        return Expected(population, self.cohort_size, rounds, self.lengths(sizes))
+
     def cohort(self, algorithm: Algorithm, population: Clients, round_number: int) -> Cohort:
         """The cohort of a round; without members if too few clients reported."""
+        if check := getattr(population, "check", None):  # mapped files may have been cut since the last round
+            check()
         available = np.flatnonzero(population.sizes)
         if algorithm.pooled:
             return self._pooled(population, available, round_number)

@@ -13,22 +13,23 @@ import jax
 import numpy as np
 
 from fedmime.aggregation import communication
-from fedmime.algorithms.algorithm import Algorithm, params
+from fedmime.algorithms.algorithm import Algorithm, State, params
 from fedmime.engine import backends, identity, record
-from fedmime.engine.backends.backend import Backend, Problem, Work
+from fedmime.engine.backends.backend import Problem, Work
 from fedmime.engine.contract import check_metrics
 from fedmime.engine.directory import RunDirectory
 from fedmime.engine.intake import Intake
 from fedmime.engine.log import Gate, Log
 from fedmime.engine.measure import Watch
 from fedmime.engine.participation import Participation
+from fedmime.engine.prefetch import Prefetch
 from fedmime.engine.round import Info, play, work_of
 from fedmime.engine.run import Run
 from fedmime.engine.schedule import Clients, Schedule
 from fedmime.errors import ConfigError, DataError, Stopped
-from fedmime.numbers import choice, count, flag, floating, made, offers, started
+from fedmime.numbers import LARGEST_SEED, choice, count, flag, floating, made, offers, started
 
-_LAST_SEED = 2**63 - 1  # what JAX makes a key of
+_MOST_EXAMPLES = 2**28  # of one client in one round, repeated ones counted: its plan has a number for each
 
 
 class TrainableProblem(Problem, Protocol):
@@ -73,6 +74,7 @@ def simulate(
     participation: Participation | None = None,
     evaluate_every: int = 10,
     clients_every: int | None = None,
+    evaluate_train: bool = False,
     initial: Any = None,
     run_dir: str | Path | None = None,
     saving: Saving | None = None,
@@ -83,6 +85,7 @@ def simulate(
     drift: bool = False,
     backend: backends.Choice = "local",
     devices: int | None = None,
+    dry_run: bool = False,
 ) -> Run:
     """Train for a number of rounds and return the final state with the history of every figure.
 
@@ -98,6 +101,7 @@ def simulate(
         evaluate_every: rounds between evaluations on `population.test`; the last round is always evaluated.
         clients_every: rounds between evaluations of clients one by one on `population.test_clients` (at most 500 of
             them), the last round included; 0 does so after the last round only, None never.
+        evaluate_train: evaluate on all examples of all clients, too, as `train_loss` and so on.
         initial: the model to start from, instead of `problem.init`.
         run_dir: where the run is written, and what clients of SCAFFOLD and FedDyn keep, instead of memory.
         saving: how often, and how many checkpoints stay.
@@ -108,37 +112,38 @@ def simulate(
         drift: also measure the clients' mean squared distance from the server model.
         backend: where clients run: `"local"`, `"reference"`, or one of `fm.backends`.
         devices: how many local devices to use; all by default.
+        dry_run: refuse what a run refuses before its first round, its directory included; nothing is trained or
+            written.
     """
     schedule = _schedule(population, rounds, cohort_size, batch_size, epochs, steps, seed, weights, algorithm)
     optional = {"run_dir": run_dir, "participation": participation, "saving": saving, "gate": gate, "config": config}
-    _check(problem, initial, drift, optional | {"on_round": on_round, "stop": stop})
+    _check(problem, initial, drift, dry_run, optional | {"on_round": on_round, "stop": stop})
     if participation is not None:
         schedule = dataclasses.replace(schedule, participation=participation)
-    watch, gate, saving = Watch(evaluate_every, clients_every), gate or Gate(), saving or Saving()
+    watch = Watch(evaluate_every, clients_every, flag("simulate", "evaluate_train", evaluate_train))
+    gate, saving = gate or Gate(), saving or Saving()
     key = jax.random.key(seed)
     state = algorithm.init(problem.init(jax.random.fold_in(key, 0)) if initial is None else initial)
-    blank = jax.tree.map(np.asarray, algorithm.remember(state.server.x))
-    if jax.tree.leaves(blank) and schedule.participation.sampler == "with_replacement":
-        raise ConfigError("simulate: sampler='with_replacement' may draw a client twice, which cannot keep two values")
+    blank = _blank(algorithm, state, schedule)
     intake = Intake.of_run(problem.check, algorithm.pooled)
     look_before(intake, problem, params(state), population)
-    running = backends.chosen("simulate", backend, devices).start(
-        problem,
-        params(state),
-        intake=intake,
-        drift=drift,
-        expected=None if algorithm.pooled else expected(population, schedule, rounds),
-    )
+    expected = None if algorithm.pooled else schedule.expected(population, rounds)
+    specification = backends.chosen("simulate", backend, devices)
+    running = specification.start(problem, params(state), intake=intake, drift=drift, expected=expected)
 
     def work(t: int) -> Work:
         return work_of(algorithm, state.server, t, schedule.cohort(algorithm, population, t), key)
 
+    facts = {} if run_dir is None else identity.facts(algorithm, problem, population, schedule, state, initial)
+    facts |= {"watch": identity.describe(watch), "gate": identity.describe(gate), "drift": drift}
+    if dry_run:
+        if run_dir is not None:
+            RunDirectory(Path(run_dir), saving.keep).check(facts, saving.fresh)
+        return Run({}, state)
     with contextlib.ExitStack() as stack:
         directory = None
         if run_dir is not None:
             directory = stack.enter_context(RunDirectory(Path(run_dir), saving.keep))
-            facts = identity.facts(algorithm, problem, population, schedule, state, initial)
-            facts |= {"watch": identity.describe(watch), "gate": identity.describe(gate), "drift": drift}
             directory.claim(facts, facts if config is None else config, facts["data"], saving.fresh)
             state = directory.resume(state, blank)
         log = stack.enter_context(Log(rounds, gate, communication.cost(algorithm, params(state)), directory))
@@ -146,7 +151,7 @@ def simulate(
         prefetch = Prefetch(work, running, state.round, rounds)
         while state.round < rounds:
             current = prefetch.take()
-            state, info = play(running, current, state, largest=gate.largest, drift=drift, meanwhile=prefetch.prepare)
+            state, info = play(running, current, state, gate.largest, drift=drift, meanwhile=prefetch.prepare)
             last = state.round == rounds
             measured = watch.measure(running, population, params(state), state.round, last, log.clients)
             log.write(current, info, measured)
@@ -160,6 +165,14 @@ def simulate(
                 raise Stopped(f"stopped by signal {signal} after round {state.round}; resume goes on", signal)
         log.finish(state)
     return Run(record.columns(log.rows), state)
+
+
+def _blank(algorithm: Algorithm, state: State, schedule: Schedule) -> Any:
+    """What a client that was never seen has kept."""
+    blank = jax.tree.map(np.asarray, algorithm.remember(state.server.x))
+    if jax.tree.leaves(blank) and schedule.participation.sampler == "with_replacement":
+        raise ConfigError("simulate: sampler='with_replacement' may draw a client twice, which cannot keep two values")
+    return blank
 
 
 def look_before(intake: Intake, problem: TrainableProblem, model: Any, population: Clients) -> None:
@@ -176,41 +189,6 @@ def look_before(intake: Intake, problem: TrainableProblem, model: Any, populatio
         check_metrics(problem, model, population.test)
 
 
-class Prefetch:
-    """Draws each round's cohort and has the back end lay it out while the round before it is computed.
-
-    An error belongs to its round: it is raised when that round's turn comes.
-    """
-
-    def __init__(self, work: Callable[[int], Work], backend: Backend, start: int, rounds: int) -> None:
-        self._work, self._backend, self._next, self._rounds = work, backend, start, rounds
-        self._ready: Work | Exception | None = None
-
-    def prepare(self) -> None:
-        """Draw and lay out the next round, if there is one."""
-        if self._ready is None and self._next < self._rounds:
-            try:
-                self._ready = self._work(self._next)
-                self._backend.prepare(self._ready)
-            except Exception as error:
-                self._ready = error
-
-    def take(self) -> Work:
-        """The work of the next round."""
-        self.prepare()
-        ready, self._ready, self._next = self._ready, None, self._next + 1
-        if isinstance(ready, Exception):
-            raise ready
-        assert ready is not None
-        return ready
-
-
-def expected(population: Clients, schedule: Schedule, rounds: int) -> backends.Expected:
-    """What a run will ask of a back end."""
-    sizes = population.sizes[population.sizes > 0]
-    return backends.Expected(population, schedule.cohort_size, rounds, schedule.lengths(sizes))
-
-
 _KINDS = {
     "run_dir": (str | os.PathLike, "be a path"),
     "participation": (Participation, "be an fm.Participation"),
@@ -222,12 +200,13 @@ _KINDS = {
 }
 
 
-def _check(problem: Any, initial: Any, drift: Any, optional: Mapping[str, Any]) -> None:
+def _check(problem: Any, initial: Any, drift: Any, dry_run: Any, optional: Mapping[str, Any]) -> None:
     """Check arguments that only simulate looks at; `optional` are those that may be None."""
     offers("simulate", "problem", problem, ("loss", "check", "init", "metrics"), "come from fm.models")
     if initial is not None:
         started("simulate", "initial", floating("simulate", "initial", initial), problem.init)
     flag("simulate", "drift", drift)
+    flag("simulate", "dry_run", dry_run)
     for name, value in optional.items():
         if value is not None:
             made("simulate", name, value, *_KINDS[name])
@@ -252,7 +231,7 @@ def _schedule(
     for name, value in (("batch_size", batch_size), ("epochs", epochs), ("steps", steps)):
         if value is not None:
             count("simulate", name, value, least=1)
-    seed = count("simulate", "seed", seed, most=_LAST_SEED)
+    seed = count("simulate", "seed", seed, most=LARGEST_SEED)
     choice("simulate", "weights", weights, ("examples", "uniform"))
     if epochs is not None and steps is not None:
         raise ConfigError(f"simulate: give epochs or steps, not both (epochs={epochs}, steps={steps})")
@@ -265,4 +244,12 @@ def _schedule(
         raise ConfigError(f"simulate: split cohorts have two halves, so cohort_size must be even, got {cohort_size}")
     if epochs is None and steps is None:
         epochs = 1
-    return Schedule(cohort_size, batch_size, epochs, steps, seed, weights)
+    schedule = Schedule(cohort_size, batch_size, epochs, steps, seed, weights)
+    largest = int(population.sizes.max())
+    examples = int(schedule.lengths(np.array([largest]))[0]) * (batch_size or largest)
+    if examples > _MOST_EXAMPLES:
+        raise ConfigError(
+            f"simulate: the largest client would take {examples:,} examples in a round (batch_size={batch_size}, "
+            f"epochs={epochs}, steps={steps}); accepted are at most {_MOST_EXAMPLES:,}"
+        )
+    return schedule

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmime.experiments.ablation import REFERENCE, SIX
+from fedmime.experiments.ablation import REFERENCE, SEVEN
 from fedmime.experiments.reproduce_order import array
 from fedmime.report.curves import mean_interval, with_intervals
 from fedmime.report.html import Section, Table
@@ -16,7 +16,7 @@ from fedmime.report.picture import Picture
 Data = dict[str, Any]
 PAPER = {"Mime": "about 7×", "MimeLite": "about 7×", REFERENCE: "1×"}
 PANELS = {
-    "ablation": ("Six methods", SIX),
+    "ablation": ("Seven methods", SEVEN),
     "ablation-momentum": ("With and without momentum", ("Mime", "Mime, β = 0", "FedAvg", "FedAvg, β = 0")),
     "ablation-state": ("Fixed or locally updated momentum", ("Mime", "Loc-Mime")),
 }
@@ -82,7 +82,7 @@ def _findings(data: Data) -> Table:
         return " > ".join(f"{name} {final[name]:.1%}" for name in sorted(known, key=lambda name: -(final[name] or 0)))
 
     rows = [
-        ["all", "Mime ≈ MimeLite > FedAvg > SCAFFOLD > FedProx", order(*SIX[:5])],
+        ["all", "Mime ≈ MimeLite > FedAvg > SCAFFOLD > FedProx", order(*SEVEN[:6])],
         ["state", "fixed better than locally updated", order("Mime", "Loc-Mime")],
     ]
     if "Mime, β = 0" in final:

@@ -27,9 +27,8 @@ def _section(column: str, rows: Rows, data: dict[str, Any]) -> Section:
         clients = f"{row['cohort'] // 2} pairs" if row["pairs"] else f"{row['cohort']}"
         edge = " (edge)" if row["at_edge"] else ""
         ours, paper = _gap(row, rows)
-        cells.append(
-            [row["method"], clients, f"{row['eta']:.3g}{edge}", _written(row), f"{row['paper']:.1%}", ours, paper]
-        )
+        theirs = "–" if row["paper"] is None else f"{row['paper']:.1%}"
+        cells.append([row["method"], clients, f"{row['eta']:.3g}{edge}", _written(row), theirs, ours, paper])
     told = (
         f"{rows[0]['task']}, {rows[0]['rounds']} rounds, one local epoch, {data['setting']['seeds']} seeds; "
         "clients such that every method sends as much a round. Differences are to FedAvg with the same base optimizer."
@@ -67,7 +66,14 @@ def _picture(column: str, rows: Rows) -> Picture:
         for place, row in enumerate(rows):
             mean, half = mean_interval(np.asarray([np.nan if v is None else v for v in row["accuracy"]])[:, None])
             ax.errorbar(mean[0], place, xerr=half[0], fmt="o", color=style.colour(row["method"]), capsize=3)
-            ax.plot(row["paper"], place, "|", color=style.INK, markersize=12, markeredgewidth=1.6)
+            ax.plot(
+                np.nan if row["paper"] is None else row["paper"],
+                place,
+                "|",
+                color=style.INK,
+                markersize=12,
+                markeredgewidth=1.6,
+            )
         ax.set_yticks(range(len(rows)), [row["method"] for row in rows])
         ax.invert_yaxis()
         ax.set(title=f"Test accuracy, {column}", xlabel="accuracy with its 95 % interval; stroke: paper")

@@ -10,19 +10,20 @@ from fedmime.errors import ConfigError
 from fedmime.experiments.setting import ALGORITHMS, BASES, Setting
 
 _LABEL = r"(?P<label>[^=/.][^=/]*)="  # the name of a directory, too
-_METHOD = re.compile(rf"(?:{_LABEL})?(?P<algorithm>[a-z_]+)(?::(?P<base>[a-z0-9]+))?(?:@(?P<eta>[^@]+))?")
+_RATES = r"@(?P<eta>[^@,]+)(?:,(?P<eta_server>[^@,]+))?"
+_METHOD = re.compile(rf"(?:{_LABEL})?(?P<algorithm>[a-z_]+)(?::(?P<base>[a-z0-9]+))?(?:{_RATES})?")
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A method as people write it: `[LABEL=]ALGORITHM[:BASE][@ETA]`, such as `mime:momentum@0.1`."""
+    """A method as people write it: `[LABEL=]ALGORITHM[:BASE][@ETA[,ETA_SERVER]]`, as in `fedavg:momentum@0.1,10`."""
 
     label: str | None
     setting: Setting
 
 
 def methods(words: Sequence[str], common: Setting) -> list[Method]:
-    """The settings of methods that differ in algorithm, base and rate alone."""
+    """The settings of methods that differ in algorithm, base and rates alone."""
     if not words:
         raise ConfigError("methods: name at least one, such as fedavg mime_lite:momentum@0.03 mime:adam")
     found = [_method(word, common) for word in words]
@@ -35,7 +36,7 @@ def methods(words: Sequence[str], common: Setting) -> list[Method]:
 def _method(word: str, common: Setting) -> Method:
     match = _METHOD.fullmatch(word)
     if match is None:
-        raise ConfigError(f"methods: {word!r} is not of the form [LABEL=]ALGORITHM[:BASE][@ETA]")
+        raise ConfigError(f"methods: {word!r} is not of the form [LABEL=]ALGORITHM[:BASE][@ETA[,ETA_SERVER]]")
     part = match.groupdict()
     if part["algorithm"] not in ALGORITHMS:
         raise ConfigError(f"methods: unknown algorithm {part['algorithm']!r}; accepted are {', '.join(ALGORITHMS)}")
@@ -44,9 +45,10 @@ def _method(word: str, common: Setting) -> Method:
     changes: dict[str, object] = {"algorithm": part["algorithm"]}
     if part["base"] is not None:
         changes["base"] = part["base"]
-    if part["eta"] is not None:
-        try:
-            changes["eta"] = float(part["eta"])
-        except ValueError:
-            raise ConfigError(f"methods: the rate of {word!r} must be a number, got {part['eta']!r}") from None
+    for name in ("eta", "eta_server"):
+        if part[name] is not None:
+            try:
+                changes[name] = float(part[name])
+            except ValueError:
+                raise ConfigError(f"methods: the rate of {word!r} must be a number, got {part[name]!r}") from None
     return Method(part["label"], dataclasses.replace(common, **changes))

@@ -14,7 +14,7 @@ from fedmime.data import Population
 from fedmime.errors import ConfigError
 from fedmime.experiments import tasks
 from fedmime.models import Problem
-from fedmime.numbers import POSITIVE, count, real
+from fedmime.numbers import LARGEST_SEED, POSITIVE, count, real
 from fedmime.theory import Constants, Row, constants, favoured, mvr_parameters, rounds_table, suggested_steps
 
 Progress = Callable[[str, int, int], None]
@@ -39,7 +39,9 @@ class Diagnosis:
     clients: int  # N
     cohort: int  # S
     batch_size: int
-    steps: float  # local steps of an average client in the task's epochs
+    epochs: int | None  # local passes over a client's data; None where steps were given
+    steps: float  # local steps of an average client
+    K: int  # the same as a whole number, at which the rates are evaluated
     seed: int
     eps: float
     F: float  # a bound of f(x_0) - f*
@@ -48,7 +50,7 @@ class Diagnosis:
     worst: Constants  # the largest of each along the run
     suggested_steps: int
     table: tuple[Row, ...]
-    mvr: tuple[float, float]  # η and a of MimeMVR, with the suggested steps
+    mvr: tuple[float, float]  # η and a of MimeMVR
     lite_mvr: tuple[float, float]
     curvature_examples: int | None = None  # of a client at most, where not all were looked at
 
@@ -63,9 +65,14 @@ class Diagnosis:
         return min((row for row in self.table if row.method.startswith("Server-only")), key=lambda row: row.rounds)
 
     @property
+    def local(self) -> Row:
+        """The best method with local steps, among those that can be run on clients seen once."""
+        return favoured([row for row in self.table if not row.method.startswith("Server-only")])
+
+    @property
     def factor(self) -> float:
-        """How many times fewer rounds the favoured method takes than the best one without local steps."""
-        return self.server_only.rounds / self.favoured.rounds
+        """How many times fewer rounds the best method with local steps takes than the best one without."""
+        return self.server_only.rounds / self.local.rounds
 
 
 def diagnose(
@@ -78,6 +85,8 @@ def diagnose(
     curvature_examples: int | None = None,
     eps: float | None = None,
     cohort: int | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
     along: int = 0,
     progress: Progress | None = None,
 ) -> Diagnosis:
@@ -89,11 +98,20 @@ def diagnose(
         curvature_examples: of each; by default 100, 20 and all, for convolutions and LSTMs 20, 5 and 40.
         eps: the ‖∇f‖² to reach; by default a tenth of that at the start.
         cohort: S; by default the task's.
+        epochs: local passes over a client's data, by default the task's; or
+        steps: local steps, instead of epochs. The rates are evaluated at these.
         along: rounds of FedAvg at the task's rate, along which the constants are measured again.
     """
     known = tasks.get(task)
+    if epochs is not None and steps is not None:
+        raise ConfigError(f"diagnose: give epochs or steps, not both (epochs={epochs}, steps={steps})")
+    for name, value in (("epochs", epochs), ("steps", steps)):
+        if value is not None:
+            count("diagnose", name, value, least=1)
+    if steps is None:
+        epochs = known.epochs if epochs is None else epochs
     count("diagnose", "along", along)
-    count("diagnose", "seed", seed)
+    count("diagnose", "seed", seed, most=LARGEST_SEED)
     S = known.cohort if cohort is None else count("diagnose", "cohort", cohort, least=1)
     if eps is not None:
         real("diagnose", "eps", eps, POSITIVE)
@@ -105,12 +123,12 @@ def diagnose(
         usual.curvature_clients if curvature_clients is None else curvature_clients,
         usual.curvature_examples if curvature_examples is None else curvature_examples,
     )
-    points = tuple(_points(known, problem, population, S, along, effort, seed, progress))
+    points = tuple(_points(known, problem, population, S, epochs, steps, along, effort, seed, progress))
     first = points[0][1]
     wanted = _SHARE * first.gradient_norm2 if eps is None else eps
     if not wanted > 0:
         raise ConfigError(f"diagnose: eps must be given, as ‖∇f‖² of {task!r} is not known to differ from zero")
-    found = advise(task, known, population.sizes, points, wanted, S, seed)
+    found = advise(task, known, population.sizes, points, wanted, S, seed, epochs, steps)
     return dataclasses.replace(found, curvature_examples=effort.curvature_examples)
 
 
@@ -122,25 +140,29 @@ def advise(
     eps: float,
     S: int,
     seed: int,
+    epochs: int | None,
+    steps: int | None,
 ) -> Diagnosis:
-    """What measured constants say about a task."""
+    """What measured constants say about a task that is run with so many local epochs, or steps."""
     worst = _worst([found for _, found in points])
     there = sizes[sizes > 0]
-    steps = known.epochs * float(np.mean(np.ceil(there / known.batch_size)))
-    K, F = suggested_steps(worst), points[0][1].loss
+    taken = float(steps or (epochs or 1) * np.mean(np.ceil(there / known.batch_size)))
+    K, F = max(1, round(taken)), points[0][1].loss
     return Diagnosis(
         task=task,
         clients=int(there.size),
         cohort=S,
         batch_size=known.batch_size,
-        steps=steps,
+        epochs=epochs,
+        steps=taken,
+        K=K,
         seed=seed,
         eps=eps,
         F=F,
         rounds=known.rounds,
         points=tuple(points),
         worst=worst,
-        suggested_steps=K,
+        suggested_steps=suggested_steps(worst),
         table=tuple(rounds_table(worst, eps, S, K, F=F)),
         mvr=mvr_parameters(worst, S, K, known.rounds, F),
         lite_mvr=mvr_parameters(worst, S, K, known.rounds, F, lite=True),
@@ -152,6 +174,8 @@ def _points(
     problem: Problem,
     population: Population,
     S: int,
+    epochs: int | None,
+    steps: int | None,
     along: int,
     effort: Effort,
     seed: int,
@@ -175,7 +199,8 @@ def _points(
                 rounds,
                 S,
                 known.batch_size,
-                known.epochs,
+                epochs,
+                steps,
                 seed=seed + stop,
                 initial=params,
                 evaluate_every=rounds,

@@ -9,7 +9,7 @@ from pathlib import Path
 from markupsafe import Markup, escape
 
 from fedmime.experiments.diagnose import Diagnosis
-from fedmime.experiments.diagnose_words import as_json, caveats, words
+from fedmime.experiments.diagnose_words import as_json, caveats, disagreements, rounded, words
 from fedmime.report import html, style
 from fedmime.report.picture import Picture, save
 
@@ -17,7 +17,7 @@ _ABOUT = {
     "G2": ("G²", "spread of clients' gradients"),
     "sigma2": ("σ²", "spread of a client's mini-batch gradients"),
     "L": ("L", "norm of f's Hessian"),
-    "delta": ("δ", "largest distance of a client's Hessian from f's"),
+    "delta": ("δ", "largest distance of a client's Hessian to f's"),
 }
 _LINES = (
     ("L", "L", 1.0, "Mime"),
@@ -50,13 +50,9 @@ def rate_rows(found: Diagnosis) -> list[tuple[str, ...]]:
     for row in ordered:
         endless = math.isinf(row.rounds)
         share = "" if endless else f"{row.terms[row.dominating] / row.rounds:.0%}"
-        needs = f"{row.condition}{'' if row.holds else ' (not so)'}" if row.condition else ""
-        rows.append((row.method, "never" if endless else _three_figures(row.rounds), row.dominating, share, needs))
+        needs = f"{row.condition}{'' if row.holds else ' (not so)'}" if row.family != "lower bound" else row.family
+        rows.append((row.method, "never" if endless else rounded(row.rounds), row.dominating, share, needs))
     return rows
-
-
-def _three_figures(value: float) -> str:
-    return f"{float(f'{value:.3g}'):,.10g}"
 
 
 def figure(found: Diagnosis) -> Picture | None:
@@ -86,10 +82,10 @@ def figure(found: Diagnosis) -> Picture | None:
 def section(found: Diagnosis) -> list[html.Section]:
     """The diagnosis as parts of a page."""
     said = "".join(f"<p>{escape(line)}</p>" for line in words(found))
-    limits = "".join(f"<li>{escape(line)}</li>" for line in caveats(found))
+    limits = "".join(f"<li>{escape(line)}</li>" for line in (*disagreements(found), *caveats(found)))
     drawn = figure(found)
     constants = html.Table(("", "value", "interval", "what"), constant_rows(found))
-    caption = f"Rounds until ‖∇f‖² ≤ {found.eps:.3g} with S = {found.cohort}, K = {found.suggested_steps:,}"
+    caption = f"Rounds until ‖∇f‖² ≤ {found.eps:.3g} with S = {found.cohort}, K = {found.K:,}"
     rates = html.Table(RATE_COLUMNS, rate_rows(found), caption)
     return [
         html.Section(f"What {found.task} asks for", Markup(said), [drawn] if drawn else [], constants),  # noqa: S704

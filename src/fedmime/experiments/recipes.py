@@ -13,7 +13,7 @@ from fedmime.algorithms import Algorithm
 from fedmime.errors import ConfigError
 from fedmime.experiments.setting import ALGORITHMS, BASES, TRACKING, Optimizer, Setting
 from fedmime.experiments.tasks import Task
-from fedmime.numbers import POSITIVE, choice, count, real
+from fedmime.numbers import CLOSED_UNIT, LARGEST_SEED, POSITIVE, choice, count, real
 from fedmime.optimizers import BaseOptimizer
 
 # Rates of adaptive optimizers are in units of weights, not of gradients: a fraction of what suits SGD.
@@ -52,13 +52,34 @@ def resolved(setting: Setting, task: Task) -> Setting:
         cohort=task.cohort if setting.cohort is None else setting.cohort,
         batch=task.batch_size if setting.batch is None else setting.batch,
         epochs=epochs,
-        target=task.target if setting.target is None else setting.target,
+        target=task.target if setting.target is None and setting.target_gap is None else setting.target,
+        target_gap=task.target_gap if setting.target is None and setting.target_gap is None else setting.target_gap,
+        optimum=task.optimum if setting.optimum is None else setting.optimum,
         server=dataclasses.replace(setting.server, optimizer=server),
     )
-    for name in ("rounds", "cohort", "batch"):
+    for name in ("rounds", "cohort", "batch", "evaluate_every"):
         count("setting", name, getattr(full, name), least=1)
+    for name, least in (("epochs", 1), ("steps", 1), ("clients_every", 0)):
+        if getattr(full, name) is not None:
+            count("setting", name, getattr(full, name), least)
+    count("setting", "seed", full.seed, most=LARGEST_SEED)
     real("setting", "eta", full.eta, POSITIVE)
+    if full.target is not None:
+        real("setting", "target", full.target, CLOSED_UNIT)
+    _check_target(full)
     return full
+
+
+def _check_target(setting: Setting) -> None:
+    """A target is an accuracy, or a distance from an optimum that is known."""
+    if setting.target_gap is None:
+        return
+    real("setting", "target_gap", setting.target_gap, POSITIVE)
+    if setting.target is not None:
+        told = f"target={setting.target!r}, target_gap={setting.target_gap!r}"
+        raise ConfigError(f"setting: give an accuracy as target or a target_gap, not both, got {told}")
+    if setting.optimum is None:
+        raise ConfigError(f"setting: target_gap={setting.target_gap!r} needs the optimum of the training loss")
 
 
 def optimizer(name: str, numbers: Optimizer) -> BaseOptimizer:

@@ -49,10 +49,11 @@ class Order:
     def kept(self, facts: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
         """What an earlier call computed for the same facts, else what `compute` gives now: plain data."""
         file = self.out / "cache" / f"{identity.digest(facts)[:20]}.json"
-        if not file.is_file():
-            file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            return json.loads(file.read_bytes())
+        except (FileNotFoundError, ValueError):  # not there yet, or damaged
             write_json(file, compute())
-        return json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(file.read_bytes())
 
     def counter(self, what: str, total: int) -> Callable[[], None]:
         """To be called after each of so many pieces of work: shows progress, and stops where a signal asks for it."""

@@ -123,6 +123,10 @@ class Setting:
     """Rounds between evaluations of single clients; by default after the last round only."""
     target: float | None = None
     """The accuracy that 'rounds to target' asks for; by default the task's."""
+    target_gap: float | None = None
+    """Ask for a training loss so close to its optimum, instead of an accuracy; by default the task's."""
+    optimum: float | None = None
+    """The least training loss there is; by default what the task knows."""
     drift: bool = True
     """Measure how far clients drift."""
     optimizer: Optimizer = Optimizer()
@@ -137,26 +141,19 @@ def plain(setting: Any) -> dict[str, Any]:
 
 def read(path: Path, default: Any) -> Any:
     """A setting from a YAML file: the default with the file's fields, nested or dotted, put in."""
-    import yaml
+    from fedmime.yaml_file import read_mapping
 
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"config: {str(path)!r} cannot be read: {error}") from None
-    try:
-        found = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = "" if mark is None else f", line {mark.line + 1}"
-        told = getattr(error, "problem", None) or "too deeply nested"
-        raise ConfigError(f"config: {str(path)!r}{where}: no valid YAML: {told}") from None
-    if not isinstance(found, dict):
-        raise ConfigError(f"config: {str(path)!r} must hold a mapping of fields, got {type(found).__name__}")
+        found = read_mapping(path)
+    except OSError as error:
+        raise ConfigError(f"config: {str(path)!r} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"config: {str(path)!r} is refused: {error}") from None
     return merged(default, found, str(path))
 
 
 def merged(default: Any, fields: Mapping[Any, Any], where: str, prefix: str = "") -> Any:
-    """A dataclass with fields replaced; unknown names, cycles and values of another kind are refused."""
+    """A dataclass with fields replaced; unknown or repeated names and values of another kind are refused."""
     known = {field.name: getattr(default, field.name) for field in dataclasses.fields(default)}
     kinds = get_type_hints(type(default))
     changes: dict[str, Any] = {}
@@ -169,11 +166,13 @@ def merged(default: Any, fields: Mapping[Any, Any], where: str, prefix: str = ""
         current = changes.get(name, known[name])
         if dataclasses.is_dataclass(current):
             part = {inner: value} if inner else value
-            if not isinstance(part, dict) or part is fields:
+            if not isinstance(part, dict):
                 raise ConfigError(f"config: {where}: {prefix + name} must be a mapping of fields, got {value!r:.80}")
             changes[name] = merged(current, part, where, f"{prefix}{name}.")
         elif inner:
             raise ConfigError(f"config: {where}: {prefix + name} has no fields, so there is no {prefix + str(key)!r}")
+        elif name in changes:
+            raise ConfigError(f"config: {where}: {prefix + name} is given twice, the second time as {value!r:.80}")
         else:
             try:
                 changes[name] = fitted(kinds[name], value)

@@ -30,7 +30,7 @@ class Scale(NamedTuple):
 
 
 _RATES, _MARKS = (0.3, 0.1, 0.03), (1, 2, 4, 7, 14, 28, 56, 100, 140)
-_FEW = ("Mime", "MimeLite", "FedAvg", "FedAvg, β = 0")
+_FEW = ("Mime", "MimeLite", "FedAvg", "FedAvg, server rate 10", "FedAvg, β = 0")
 _LIGHT = ablation.SCALES["small"].rates
 SCALES = {
     "full": Scale(50, 0.1, _RATES, _MARKS, 10, 50, ablation.Scale(1000, 1000, 20, 1, 10, 3, True, True, _FEW, _LIGHT)),

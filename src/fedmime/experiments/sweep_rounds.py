@@ -14,9 +14,10 @@ from fedmime.engine import Gate, Info, Participation, backends, identity
 from fedmime.engine.backends.backend import Work
 from fedmime.engine.evaluate import evaluate
 from fedmime.engine.intake import Intake
+from fedmime.engine.prefetch import Prefetch
 from fedmime.engine.round import play, work_of
 from fedmime.engine.schedule import Schedule
-from fedmime.engine.simulate import Prefetch, expected, look_before
+from fedmime.engine.simulate import look_before
 from fedmime.errors import ConfigError, Stopped
 from fedmime.experiments import grid as grids
 from fedmime.experiments.setting import Setting, plain
@@ -26,7 +27,8 @@ from fedmime.numbers import at_round
 
 _FORMAT = 1  # of what is kept on disk
 _SAVE_SECONDS = 60.0
-_UNIMPORTANT = ("target", "clients_every", "drift", "rounds", "evaluate_every")  # for a trial's numbers
+# What does not decide a trial's numbers.
+_UNIMPORTANT = ("target", "target_gap", "optimum", "clients_every", "drift", "rounds", "evaluate_every")
 
 
 class Lockstep:
@@ -60,7 +62,7 @@ class Lockstep:
             self._problem,
             model,
             intake=intake,
-            expected=None if first.algorithm.pooled else expected(self._population, self._schedule, rounds),
+            expected=None if first.algorithm.pooled else self._schedule.expected(self._population, rounds),
         )
         self._server = first.algorithm.init(model).server
         data = identity.data(self._population)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from fedmime.algorithms.algorithm import State
 from fedmime.engine.memory import DiskMemory
 from fedmime.experiments.grid import Values
 from fedmime.files import whole_file
+
+_log = logging.getLogger(__name__)
 
 SMOOTHED = 3  # evaluations that a score is the mean of
 
@@ -55,18 +58,19 @@ class Shelf:
 
     def load(self, trial: Trial, start: State, blank: Any) -> None:
         """Bring a trial to where it was saved, or to the start."""
-        file = None if self._directory is None else self._file(trial)
         index: dict[int, int] = {}
         trial.state = start
-        if file is not None and file.is_file():
-            with np.load(file, allow_pickle=False) as found:
-                facts = json.loads(str(found["facts"]))
-                arrays = [found[f"a{i}"] for i in range(len(jax.tree.leaves(start.server)))]
-            index = dict(zip(facts.pop("clients"), facts.pop("slots"), strict=True))
-            for name, value in facts.items():
-                setattr(trial, name, value)
-            server = jax.tree.unflatten(jax.tree.structure(start.server), [jax.numpy.asarray(a) for a in arrays])
-            trial.state = State(trial.done, server)
+        if self._directory is not None and self._file(trial).is_file():
+            try:
+                facts, index, server = _read(self._file(trial), trial, start.server)
+            except OSError:
+                raise
+            except Exception:  # damaged files make the reader fail in many ways
+                _log.warning("%r is damaged; the point is trained again", str(self._file(trial)))
+            else:
+                for name, value in facts.items():
+                    setattr(trial, name, value)
+                trial.state = State(trial.done, server)
         if jax.tree.leaves(blank) and self._directory is not None:
             self._directory.mkdir(parents=True, exist_ok=True)
             trial.state = trial.state._replace(memory=DiskMemory(blank, self._file(trial, "memory"), index))
@@ -87,3 +91,17 @@ class Shelf:
     def _file(self, trial: Trial, kind: str = "npz") -> Path:
         assert self._directory is not None
         return self._directory / f"{trial.name[:20]}.{kind}"
+
+
+def _read(file: Path, trial: Trial, server: Any) -> tuple[dict[str, Any], dict[int, int], Any]:
+    """What was saved of a trial, its clients' index and its server state; `ValueError` if it is not this trial's."""
+    leaves, structure = jax.tree.flatten(server)
+    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as found:
+        facts = json.loads(str(found["facts"]))
+        arrays = [found[f"a{i}"] for i in range(len(leaves))]
+    index = dict(zip(facts.pop("clients"), facts.pop("slots"), strict=True))
+    kinds = [{name: type(value) for name, value in each.items()} for each in (facts, trial.facts())]
+    shapes = [[(a.shape, a.dtype) for a in each] for each in (arrays, leaves)]
+    if facts["name"] != trial.name or kinds[0] != kinds[1] or shapes[0] != shapes[1]:
+        raise ValueError("it holds another trial")
+    return facts, index, jax.tree.unflatten(structure, [jax.numpy.asarray(a) for a in arrays])

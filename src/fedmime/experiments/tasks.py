@@ -34,6 +34,8 @@ class Task:
     eta: float = 0.1  # a rate at which plain SGD learns; sweeps find better ones
     budget: float = 40.0  # model-sizes a round in the comparison under equal communication
     target: float | None = None  # the accuracy that "rounds to target" asks for
+    target_gap: float | None = None  # or how close to its optimum the training loss has to come
+    optimum: float | None = None  # of the training loss, where it is known
 
 
 def _handwriting(data_dir: DataDir) -> Population:
@@ -46,6 +48,18 @@ def _digits(data_dir: DataDir) -> Population:
     from fedmime import data
 
     return data.digits(clients=50, alpha=0.1, seed=0)
+
+
+def _two_labels(data_dir: DataDir) -> Population:
+    from fedmime import data
+
+    return data.digits(clients=50, labels_per_client=2, seed=0)
+
+
+def _annotators(data_dir: DataDir) -> Population:
+    from fedmime import data
+
+    return data.annotators(seed=0)
 
 
 def _emnist(data_dir: DataDir) -> Population:
@@ -73,6 +87,15 @@ def _image_model(name: str, **sizes: object) -> Callable[[], Problem]:
         return getattr(models, name)(**sizes)
 
     return build
+
+
+_DIGITS = {"input_shape": (8, 8, 1), "classes": 10}
+
+
+def _digits_ridge() -> Problem:
+    from fedmime import models
+
+    return models.ridge(models.logistic(**_DIGITS), 1e-4)
 
 
 def _char_lstm() -> Problem:
@@ -122,12 +145,34 @@ TASKS = {
             "digits-logistic",
             "digits",
             "logistic regression on scanned digits with label skew",
-            _image_model("logistic", input_shape=(8, 8, 1), classes=10),
+            _image_model("logistic", **_DIGITS),
             _digits,
             True,
             rounds=100,
             cohort=10,
             target=0.85,
+        ),
+        Task(
+            "digits-two-labels",
+            "digits",
+            "logistic regression on scanned digits, two labels a client",
+            _image_model("logistic", **_DIGITS),
+            _two_labels,
+            True,
+            rounds=150,
+            target=0.96,
+        ),
+        Task(
+            "annotators",
+            "annotators",
+            "ridge regression (logistic) on scanned digits that ten annotators mislabel, each in a way of their own",
+            _digits_ridge,
+            _annotators,
+            True,
+            rounds=400,
+            cohort=10,
+            target_gap=1e-3,
+            optimum=0.8008761,  # by Newton's method: tests/experiments/test_tasks.py
         ),
         *_images("emnist", "EMNIST by writer", False, {"logistic": 0.6, "mlp": 0.7, "cnn": 0.8}),
         Task(

@@ -63,8 +63,12 @@ def run(
     on_round: Callable[[Info, Mapping[str, float]], None] | None = None,
     stop: Callable[[], int | None] | None = None,
     devices: int | None = None,
+    dry_run: bool = False,
 ) -> Run:
-    """Simulate what was prepared. With a directory, the same call goes on with an earlier run there."""
+    """Simulate what was prepared. With a directory, the same call goes on with an earlier run there.
+
+    A dry run only refuses what a run refuses before its first round.
+    """
     s = prepared.setting
     assert s.rounds is not None
     assert s.cohort is not None
@@ -87,6 +91,7 @@ def run(
         weights=s.weights,
         participation=Participation(**dataclasses.asdict(s.participation)),
         evaluate_every=s.evaluate_every,
+        evaluate_train=s.target_gap is not None,
         clients_every=(s.clients_every or 0) if run_dir is not None else None,
         run_dir=None if run_dir is None else Path(run_dir),
         saving=saving,
@@ -96,15 +101,27 @@ def run(
         stop=stop,
         drift=s.drift,
         devices=devices,
+        dry_run=dry_run,
     )
 
 
-def recorded(config: Mapping[str, Any], where: str) -> tuple[Setting, dict[str, Any]]:
+@dataclasses.dataclass(frozen=True)
+class Beside:
+    """What a run directory's configuration holds beside the setting."""
+
+    label: str | None = None
+    data_dir: Path | None = None
+    checkpoint_every: int = 50
+    keep: int = 3
+
+
+def recorded(config: Mapping[str, Any], where: str) -> tuple[Setting, Beside]:
     """The setting that a run directory's configuration holds, and what stands beside it."""
     from fedmime.experiments.setting import merged
 
     names = {field.name for field in dataclasses.fields(Setting)}
-    beside = {name: value for name, value in config.items() if name not in names}
     if "task" not in config:
         raise ConfigError(f"{where} was not made by the command line; call fm.simulate again with the same arguments")
-    return merged(Setting(), {name: value for name, value in config.items() if name in names}, where), beside
+    beside = {name: value for name, value in config.items() if name not in names}
+    setting = {name: value for name, value in config.items() if name in names}
+    return merged(Setting(), setting, where), merged(Beside(), beside, where)

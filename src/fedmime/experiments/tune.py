@@ -60,6 +60,7 @@ def tune(
     cache: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
     stop: Callable[[], int | None] | None = None,
+    dry_run: bool = False,
 ) -> Tuned:
     """Choose η for a setting by the centralized optimizer on the pooled data of a few clients.
 
@@ -67,6 +68,7 @@ def tune(
         clients: how many clients' data the server has at hand.
         rounds: of centralized training, each of as many examples as a cohort has.
         check: also sweep the federated setting over the same rates, to see how far the choice is from its optimum.
+        dry_run: refuse what tuning refuses before its first round; nothing is trained, so the rate is none to use.
     """
     count("tune", "clients", clients, least=1)
     count("tune", "rounds", rounds, least=1)
@@ -74,7 +76,7 @@ def tune(
     full = prepared.setting
     if prepared.population.test is None:
         raise ConfigError(f"tune: the data of task {full.task!r} has no test set to compare rates on")
-    shared = {"data_dir": data_dir, "cache": cache, "progress": progress, "stop": stop}
+    shared = {"data_dir": data_dir, "cache": cache, "progress": progress, "stop": stop, "dry_run": dry_run}
     base = full.base if full.algorithm in TRACKING else "sgd"  # what a client of FedAvg and its kin runs
     central = dataclasses.replace(
         full, algorithm="centralized", base=base, split=False, state="fixed", rounds=rounds, cohort=clients, epochs=1

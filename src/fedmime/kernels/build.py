@@ -13,10 +13,11 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 
-from fedmime.files import user_cache, whole_file
+from fedmime.kernels import cache
 
 SWITCH = "FEDMIME_NATIVE"
 _SOURCES = {
@@ -31,6 +32,14 @@ _HEADERS = ("matrix.h", "vectors.h")
 KERNELS = tuple(kernel for kernels in _SOURCES.values() for kernel in kernels)
 _FLAGS, _LINK = ("-O3", "-march=native", "-fPIC"), ("-shared", "-lm")
 _PATIENCE = 120  # seconds
+_FOLDER = Path(__file__).parent
+
+
+class Loaded(NamedTuple):
+    """The kernels in this process."""
+
+    library: ctypes.CDLL
+    where: str  # they are kept
 
 
 def target(kernel: str) -> str:
@@ -40,16 +49,17 @@ def target(kernel: str) -> str:
 
 def ready() -> bool:
     """Whether the kernels can be called; compiles and registers them at the first question."""
-    return isinstance(_load(), Path)
+    return isinstance(_load(), Loaded)
 
 
 def status() -> str:
     """Where the kernels are, or why there are none."""
-    return str(_load())
+    found = _load()
+    return found.where if isinstance(found, Loaded) else found
 
 
 @functools.cache
-def _load() -> Path | str:
+def _load() -> Loaded | str:
     if os.environ.get(SWITCH) == "0":
         return f"off ({SWITCH}=0)"
     if jax.default_backend() != "cpu":
@@ -58,23 +68,22 @@ def _load() -> Path | str:
     if compiler is None:
         return "off (no C compiler found: install one, or name it in CC)"
     try:
-        path = _compiled(compiler)
-        library = ctypes.CDLL(str(path))
+        content, where = cache.kept(f"kernels-{_digest(compiler)}.so", lambda: _built(compiler))
+        library = cache.load(content)
     except (OSError, subprocess.SubprocessError) as error:
         return f"off ({compiler} failed: {_reason(error)})"
     for kernel in KERNELS:
         jax.ffi.register_ffi_target(target(kernel), jax.ffi.pycapsule(getattr(library, target(kernel))), platform="cpu")
-    return path
+    return Loaded(library, where)
 
 
 def _compiler() -> str | None:
     return os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
-def _compiled(compiler: str) -> Path:
-    """The library for these sources, this compiler and this CPU."""
-    folder = Path(__file__).parent
-    texts = [(folder / name).read_bytes() for name in (*_HEADERS, *_SOURCES)]
+def _digest(compiler: str) -> str:
+    """What tells the library for these sources, this compiler and this CPU from others."""
+    texts = [(_FOLDER / name).read_bytes() for name in (*_HEADERS, *_SOURCES)]
     parts = [
         *texts,
         _run(compiler, "--version"),
@@ -82,24 +91,21 @@ def _compiled(compiler: str) -> Path:
         version("jaxlib").encode(),
         " ".join((*_FLAGS, *_LINK)).encode(),
     ]
-    digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
-    path = user_cache() / "native" / f"kernels-{digest}.so"
-    if path.is_file():
-        return path
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+def _built(compiler: str) -> bytes:
+    """Compile the sources and link them."""
 
     def compiled(name: str) -> str:
         made = f"{scratch}/{name}.o"
-        _run(compiler, *_FLAGS, f"-I{jax.ffi.include_dir()}", "-c", str(folder / name), "-o", made)
+        _run(compiler, *_FLAGS, f"-I{jax.ffi.include_dir()}", "-c", str(_FOLDER / name), "-o", made)
         return made
 
-    # another process may be doing the same
-    with (
-        whole_file(path) as whole,
-        tempfile.TemporaryDirectory() as scratch,
-        ThreadPoolExecutor(os.cpu_count()) as pool,
-    ):
-        _run(compiler, *pool.map(compiled, _SOURCES), *_LINK, "-o", str(whole))
-    return path
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
+        linked = Path(scratch) / "kernels.so"
+        _run(compiler, *pool.map(compiled, _SOURCES), *_LINK, "-o", str(linked))
+        return linked.read_bytes()
 
 
 def _run(*words: str) -> bytes:

@@ -7,6 +7,7 @@ from fedmime.models.flax_modules import from_flax
 from fedmime.models.perceptron import logistic, mlp
 from fedmime.models.problem import Factors, Problem, from_functions
 from fedmime.models.recurrent import char_lstm, word_lstm
+from fedmime.models.ridge import ridge
 
 devices.use_all_cores()  # before anything starts JAX
 
@@ -20,5 +21,6 @@ __all__ = [
     "from_functions",
     "logistic",
     "mlp",
+    "ridge",
     "word_lstm",
 ]

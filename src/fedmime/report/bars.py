@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmime.report import style
-from fedmime.report.curves import WIDTH
+from fedmime.report.curves import WIDE, WIDTH
 from fedmime.report.headline import Headline
 from fedmime.report.recorded import Recorded
 from fedmime.report.words import goal, percent
@@ -31,15 +31,39 @@ def rounds_to_target(rows: Sequence[Headline], target: float, title: str) -> Fig
             ax.barh(place, length, 0.62, **look)  # pyright: ignore[reportArgumentType]
             text = f"{length:,}" if reached else f"not in {row.rounds:,}"
             ax.annotate(text, (length, place), (5, 0), textcoords="offset points", va="center", fontsize=9)
-        ax.set_yticks(range(len(rows)), [style.shown(row.label) for row in rows])
-        ax.tick_params(axis="y", length=0, labelcolor=style.INK)
-        ax.invert_yaxis()
-        ax.margins(x=0.14)
-        ax.grid(axis="y", visible=False)
-        ax.spines["left"].set_visible(False)
-        ax.set_title(title)
+        _one_a_row(ax, [row.label for row in rows], title)
         ax.set_xlabel(f"rounds until the test accuracy is {goal(target)}")
     return figure
+
+
+def rounds_over_seeds(rows: Sequence[tuple[str, Sequence[int | None], int, str]], title: str) -> Figure:
+    """One bar for each label, rounds by seed, rounds run and text: the mean; hatched if a seed has no number."""
+    with style.styled():
+        figure = style.figure(WIDE, 0.9 + 0.36 * len(rows))
+        ax = figure.subplots()
+        for place, (label, reached, rounds, text) in enumerate(rows):
+            known = [each for each in reached if each is not None]
+            whole, hue = len(known) == len(reached), style.colour(label)
+            length = float(np.mean(known)) if whole else rounds
+            look = {"color": hue, "alpha": 0.55} if whole else {"facecolor": "none", "edgecolor": hue, "hatch": "////"}
+            ax.barh(place, length, 0.62, **look)  # pyright: ignore[reportArgumentType]
+            ax.plot(known, [place] * len(known), "o", color=hue, markersize=3.5)
+            beyond = max([length, *known])
+            ax.annotate(text, (beyond, place), (6, 0), textcoords="offset points", va="center", fontsize=9)
+        _one_a_row(ax, [label for label, *_ in rows], title)
+        ax.set_xlabel("rounds")
+    return figure
+
+
+def _one_a_row(ax: Axes, labels: Sequence[str], title: str) -> None:
+    """Axes of horizontal bars, named at their left, from the top down."""
+    ax.set_yticks(range(len(labels)), [style.shown(label) for label in labels])
+    ax.tick_params(axis="y", length=0, labelcolor=style.INK)
+    ax.invert_yaxis()
+    ax.margins(x=0.14)
+    ax.grid(axis="y", visible=False)
+    ax.spines["left"].set_visible(False)
+    ax.set_title(title)
 
 
 def client_accuracies(runs: Sequence[Recorded], title: str) -> Figure:

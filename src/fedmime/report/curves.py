@@ -64,10 +64,10 @@ def _curves(
     return figure
 
 
-def mark_target(ax: Axes, target: float) -> None:
-    """A thin line at the accuracy to reach; `label_lines` names it as it names the others."""
-    dashes = (0, (4, 3))
-    ax.axhline(target, color=style.MUTED, linewidth=0.9, linestyle=dashes, label=f"target {goal(target)}", zorder=1)
+def mark_target(ax: Axes, target: float, share: bool = True) -> None:
+    """A thin line at what is to be reached; `label_lines` names it as it names the others."""
+    label, dashes = f"target {goal(target) if share else f'{target:g}'}", (0, (4, 3))
+    ax.axhline(target, color=style.MUTED, linewidth=0.9, linestyle=dashes, label=label, zorder=1)
 
 
 def with_intervals(
@@ -77,25 +77,29 @@ def with_intervals(
     target: float | None = None,
     share: bool = True,
     wide: bool = False,
+    limits: tuple[float | None, float | None] | None = None,
 ) -> Figure:
     """The mean over seeds (rows) after the given rounds (columns) for each label, with its 95 % interval as a band."""
     with style.styled():
         figure = style.figure(WIDE if wide else WIDTH, HEIGHT)
         ax = figure.subplots()
         for label, look in style.lines(seeds).items():
-            band(ax, rounds, np.asarray(seeds[label], float), look)
+            band(ax, rounds, np.asarray(seeds[label], float), look, log=not share)
         _axes(ax, title, "rounds", "accuracy" if share else "", [np.asarray(rows, float) for rows in seeds.values()])
         if target is not None:
-            mark_target(ax, target)
+            mark_target(ax, target, share)
+        if limits is not None:
+            ax.set_ylim(*limits)
         style.label_lines(ax)
     return figure
 
 
-def band(ax: Axes, x: Any, rows: np.ndarray, look: dict[str, Any]) -> None:
-    """The mean of rows as a line, its 95 % interval behind it."""
-    mean, half = mean_interval(rows)
-    ax.plot(x, mean, **look)
-    ax.fill_between(x, mean - half, mean + half, color=look["color"], alpha=0.18, linewidth=0)
+def band(ax: Axes, x: Any, rows: np.ndarray, look: dict[str, Any], log: bool = False) -> None:
+    """The mean of rows as a line, its 95 % interval behind it; with `log` those of their logarithms."""
+    mean, half = mean_interval(np.log(rows) if log else rows)
+    low, middle, high = (np.exp(each) if log else each for each in (mean - half, mean, mean + half))
+    ax.plot(x, middle, **look)
+    ax.fill_between(x, low, high, color=look["color"], alpha=0.18, linewidth=0)
 
 
 def mean_interval(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

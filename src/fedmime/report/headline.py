@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fedmime.report.recorded import Recorded, rounds_to_target
+from fedmime.report.recorded import Recorded, finite, rounds_to_target
 from fedmime.report.words import NOTHING, duration, megabytes, percent, whole
 
 ACCURACY = "test_accuracy"
@@ -55,13 +55,14 @@ def headline(run: Recorded, target: float | None) -> Headline:
         float(accuracy.max()) if len(accuracy) else None,
         reached,
         None if sent is None else sent / 1e6,
-        _megabytes_after(run, reached),
+        megabytes_after(run, reached),
         _seconds(run),
         run.last("client_accuracy_worst_decile"),
     )
 
 
-def _megabytes_after(run: Recorded, rounds: int | None) -> float | None:
+def megabytes_after(run: Recorded, rounds: int | None) -> float | None:
+    """What had been sent after so many rounds."""
     if rounds is None or "bytes_total" not in run.history:
         return None
     found = run.history["bytes_total"][run.history["round"] == rounds - 1]
@@ -72,14 +73,12 @@ def _seconds(run: Recorded) -> float | None:
     known = run.seconds[np.isfinite(run.seconds)]
     if len(known):
         return float(known[-1])
-    told = run.status.get("seconds")
-    return float(told) if isinstance(told, int | float) else None
+    return finite(run.status.get("seconds"))
 
 
 def common_target(runs: Sequence[Recorded]) -> float | None:
     """The accuracy to reach: what the runs were asked, else the highest whole per cent that every run reached."""
-    asked = [run.config.get("target") for run in runs]
-    told = {float(value) for value in asked if isinstance(value, int | float) and not isinstance(value, bool)}
+    told = {value for run in runs if (value := finite(run.config.get("target"))) is not None}
     if len(told) == 1:
         return told.pop()
     best = [accuracy.max() for run in runs if len(accuracy := run.series(ACCURACY)[1])]
@@ -93,13 +92,13 @@ def columns(rows: Sequence[Headline]) -> list[Column]:
     return [column for column in COLUMNS if looked or column[1] != "worst_decile"]
 
 
-def cells(rows: Sequence[Headline], target: float | None) -> list[list[tuple[str, bool]]]:
-    """The table's text, and whether it is the best of its column."""
+def cells(rows: Sequence[Headline], target: float | None, compared: bool = True) -> list[list[tuple[str, bool]]]:
+    """The table's text, and whether it is the best of its column; none is where figures cannot be compared."""
     told = []
     for _, field, write, best in columns(rows):
         known = [write(value) for row in rows if (value := getattr(row, field)) is not None]
         values = [value for row in rows if (value := getattr(row, field)) is not None]
-        winner = write(best(values)) if len(set(known)) > 1 else None
+        winner = write(best(values)) if compared and len(set(known)) > 1 else None
         texts = [write(getattr(row, field)) for row in rows]
         if field == "rounds_to_target" and target is not None:
             texts = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,13 @@ from typing import Any
 from markupsafe import Markup
 
 from fedmime.report import settings
+from fedmime.report.comparable import warning
 from fedmime.report.figures import diagnostics, standard
 from fedmime.report.headline import Headline, cells, columns, common_target, headline, problems
 from fedmime.report.picture import Picture, svg, themed
 from fedmime.report.recorded import Recorded
 from fedmime.report.style import dark_colours, lines
-from fedmime.report.words import goal
+from fedmime.report.words import goal, listed
 
 _MOST_NAMED = 5  # runs in a sentence
 
@@ -70,24 +71,38 @@ def page(
     """The report as text."""
     wanted = common_target(runs) if target is None else target
     rows = [headline(run, wanted) for run in runs]
+    apart = warning(runs)
     drawn = [*standard(runs, wanted), *diagnostics(runs)] if pictures is None else list(pictures)
-    return _template().render(
-        title=title,
+    return render(
+        title,
+        sections,
+        looks=lines(run.label for run in runs),
         about=settings.about(runs),
-        sentence=_sentence(rows, wanted),
+        warning=apart,
+        sentence="" if apart else _sentence(rows, wanted),
         target=None if wanted is None else goal(wanted),
         chosen=target is None and wanted is not None and all(run.config.get("target") is None for run in runs),
         head=[name for name, *_ in columns(rows)],
-        headline=list(zip(rows, cells(rows, wanted), strict=True)),
+        headline=list(zip(rows, cells(rows, wanted, compared=not apart), strict=True)),
         problems=[(run.label, found) for run in runs if (found := problems(run))],
         pictures=drawn,
         differing=settings.differing(runs),
         shared=settings.shared(runs),
         provenance=settings.provenance(runs),
         commands=settings.commands(runs),
+    )
+
+
+def render(title: str, sections: Sequence[Section], looks: Mapping[str, dict[str, Any]], **parts: Any) -> str:
+    """A page of sections; `parts` are what the template shows before and after them, `looks` the lines of labels."""
+    none = {"about": "", "sentence": "", "target": None, "chosen": False, "differing": {}, "shared": {}}
+    empty = dict.fromkeys(("head", "headline", "problems", "pictures", "provenance", "commands"), ())
+    return _template().render(
+        title=title,
         sections=sections,
-        keys={label: _key(look) for label, look in lines(run.label for run in runs).items()},
+        keys={label: _key(look) for label, look in looks.items()},
         colours=[(light[1:], light, dark) for light, dark in dark_colours().items()],
+        **(none | empty | parts),
     )
 
 
@@ -103,14 +118,10 @@ def _sentence(rows: Sequence[Headline], target: float | None) -> str:
     elif len(reached) > _MOST_NAMED:
         told = f"{told}, the fewest, and {last} {most:,}, the most"
     else:
-        told = _and([told, *(f"{label} {count:,}" for count, label in reached[1:])])
+        told = listed([told, *(f"{label} {count:,}" for count, label in reached[1:])])
     missed = [row.label for row in rows if row.rounds_to_target is None and row.final_accuracy is not None]
-    never = f" {_and(missed)} did not reach it." if missed else ""
+    never = f" {listed(missed)} did not reach it." if missed else ""
     return f"To reach {goal(target)} test accuracy, {told}.{never}"
-
-
-def _and(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _key(look: dict[str, Any]) -> Markup:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,9 +15,12 @@ import numpy as np
 from fedmime.engine.record import METRICS, columns, read_rows
 from fedmime.engine.record import rounds_to as rounds_to_target
 from fedmime.errors import DataError
+from fedmime.files import read_object
 from fedmime.report.style import method
+from fedmime.yaml_file import read_mapping
 
 __all__ = ["Recorded", "load", "load_all", "rounds_to_target"]
+COMPARISON = "compare.json"
 _NONE: Mapping[str, Any] = {}
 
 
@@ -66,6 +69,11 @@ def load_all(paths: Sequence[str | os.PathLike[str]]) -> list[Recorded]:
     return _distinct([run for path in unique.values() for run in load(path)])
 
 
+def comparison(directory: Path) -> Mapping[str, Any]:
+    """What a comparison wrote down beside its runs: title, caption and the order of methods; empty if there is none."""
+    return _mapping(directory / COMPARISON)
+
+
 def _distinct(runs: list[Recorded]) -> list[Recorded]:
     """Labels that occur twice get the name of their directory, and a number if that does not help."""
     runs = _marked(runs, [run.path.name if run.path else "" for run in runs])
@@ -85,8 +93,11 @@ def _run(path: Path) -> Recorded:
     for name, value in ((name, value) for row in rows for name, value in row.items()):
         if value is not None and not isinstance(value, int | float):
             raise DataError(f"{str(path / METRICS)!r}: {name!r} must be a number or null in every round, got {value!r}")
-    history = {name: np.asarray(column, float) for name, column in columns(rows).items()}
-    config = _mapping(path / "config.yaml")
+    try:
+        history = {name: np.asarray(column, float) for name, column in columns(rows).items()}
+    except OverflowError:
+        raise DataError(f"{str(path / METRICS)!r} is damaged: a number is too large") from None
+    config = _config(path / "config.yaml")
     return Recorded(
         label=_label(config, path),
         history=history,
@@ -117,7 +128,7 @@ def _clients(file: Path) -> Mapping[str, Any]:
     found = _mapping(file)
     try:
         return {name: np.asarray(each, float) if isinstance(each, list) else each for name, each in found.items()}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise DataError(f"{str(file)!r} is damaged: its lists must hold numbers and nulls only") from None
 
 
@@ -125,25 +136,39 @@ def _seconds(file: Path, rounds: np.ndarray) -> np.ndarray:
     """The time at the end of every round; NaN where the file does not say."""
     if not file.is_file():
         return np.full(len(rounds), np.nan)
-    known = {row["round"]: row.get("seconds") for row in read_rows(file)}
-    return np.asarray([known.get(int(number), np.nan) for number in rounds], float)
+    known = {row["round"]: finite(row.get("seconds")) for row in read_rows(file)}
+    return np.asarray([known.get(int(number)) for number in rounds], float)
 
 
 def _text(file: Path) -> str:
     return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
 
 
-def _mapping(file: Path) -> Mapping[str, Any]:
-    """A JSON or YAML mapping; empty if the file is not there, as in a run that has just begun."""
-    import yaml
-
-    text = _text(file)
-    if not text:
+def _config(file: Path) -> Mapping[str, Any]:
+    """The recorded configuration; empty if the file is not there."""
+    if not file.is_file():
         return _NONE
     try:
-        found = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError):
+        return read_mapping(file)
+    except ValueError as error:
+        raise DataError(f"{str(file)!r} is damaged: {error}") from None
+
+
+def _mapping(file: Path) -> Mapping[str, Any]:
+    """A JSON mapping; empty if the file is not there, as in a run that has just begun."""
+    if not file.is_file():
+        return _NONE
+    try:
+        found = read_object(file)
+    except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise DataError(f"{str(file)!r} is damaged: it must hold a {file.suffix[1:].upper()} mapping")
+        raise DataError(f"{str(file)!r} is damaged: it must hold a JSON mapping")
     return found
+
+
+def finite(value: Any) -> float | None:
+    """A finite number that a file holds; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+        return None
+    return float(value)

@@ -19,7 +19,7 @@ import numpy as np
 from fedmime.data import Population
 from fedmime.errors import ConfigError
 from fedmime.models.problem import Problem
-from fedmime.numbers import POSITIVE, choice, count, floating, offers, real, started
+from fedmime.numbers import LARGEST_SEED, POSITIVE, choice, count, floating, offers, real, started
 from fedmime.randomness import generator
 from fedmime.theory.curvature import curvature
 from fedmime.theory.derivatives import programs, still
@@ -110,9 +110,9 @@ def constants(
         ("curvature_clients", curvature_clients, 1),
         ("passes", passes, 1),
         ("products", products, 2),
-        ("seed", seed, 0),
     ):
         count("constants", name, value, least=least)
+    count("constants", "seed", seed, most=LARGEST_SEED)
     for name, value in (("batch_size", batch_size), ("curvature_examples", curvature_examples)):
         if value is not None:
             count("constants", name, value, least=1)

@@ -16,7 +16,7 @@ import numpy as np
 from fedmime.data import Population, from_arrays
 from fedmime.errors import ConfigError
 from fedmime.models.problem import Problem
-from fedmime.numbers import NON_NEGATIVE, POSITIVE, count, real
+from fedmime.numbers import LARGEST_SEED, NON_NEGATIVE, POSITIVE, count, real
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +105,7 @@ def quadratics(
     """
     for name, value in (("clients", clients), ("dim", dim), ("examples", examples)):
         count("quadratics", name, value, least=1)
-    count("quadratics", "seed", seed)
+    count("quadratics", "seed", seed, most=LARGEST_SEED)
     for name, value, accepted in (
         ("smoothness", smoothness, POSITIVE),
         ("convexity", convexity, POSITIVE),

@@ -1,4 +1,4 @@
-"""The compiled back end against the reference one: models, devices, waves and random numbers; and its error messages."""
+"""The compiled back end against the reference one: models, devices, waves, random numbers; and its errors."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Work(NamedTuple):
     round: int
     cohort: Cohort
     updates: np.ndarray
-    """[members] w_i, the share of each member's update in the mean. A part of a cohort keeps its shares of the whole."""
+    """[members] w_i, the share of each member's update in the mean; a part keeps its shares of the whole."""
     gradients: np.ndarray
     """[members] w_j, the share of each member's full gradient in the mean."""
     key: jax.Array

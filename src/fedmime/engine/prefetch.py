@@ -1,0 +1,37 @@
+"""The next cohort is drawn and laid out while the devices compute the current round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedmime.engine.backends.backend import Backend, Work
+
+
+class Prefetch:
+    """The work of rounds in turn, each prepared before its turn comes.
+
+    JAX dispatches programs asynchronously, so no thread is needed: `prepare` is called when the current round is on its
+    way to the devices. An error belongs to its round: it is raised when that round's turn comes.
+    """
+
+    def __init__(self, work: Callable[[int], Work], backend: Backend, start: int, rounds: int) -> None:
+        self._work, self._backend, self._next, self._rounds = work, backend, start, rounds
+        self._ready: Work | Exception | None = None
+
+    def prepare(self) -> None:
+        """Draw and lay out the next round, if there is one."""
+        if self._ready is None and self._next < self._rounds:
+            try:
+                self._ready = self._work(self._next)
+                self._backend.prepare(self._ready)
+            except Exception as error:
+                self._ready = error
+
+    def take(self) -> Work:
+        """The work of the next round."""
+        self.prepare()
+        ready, self._ready, self._next = self._ready, None, self._next + 1
+        if isinstance(ready, Exception):
+            raise ready
+        assert ready is not None
+        return ready
