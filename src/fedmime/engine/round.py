@@ -55,12 +55,15 @@ class Info(NamedTuple):
 class Report(NamedTuple):
     """What the server's step tells, as scalars on the device."""
 
-    accepted: jax.Array
-    loss: jax.Array
-    drift: jax.Array
-    gradient_norm: jax.Array
-    deviation: jax.Array
-    update_norm: jax.Array
+    accepted: Any
+    loss: Any
+    drift: Any
+    gradient_norm: Any
+    deviation: Any
+    update_norm: Any
+
+
+_NOTHING = Report(False, math.nan, math.nan, math.nan, math.nan, 0.0)  # of a round that was not played
 
 
 def work_of(algorithm: Algorithm, server: Server, round_number: int, cohort: Cohort, key: jax.Array) -> Work:
@@ -129,7 +132,7 @@ def play(
     refused = answer.refused()
     accepted = report is not None and bool(report.accepted)
     backend.settle(work, accepted)
-    figures = Report(accepted, *(math.nan,) * 4, 0.0) if report is None else report
+    figures = _NOTHING if report is None else report
     info = Info(
         round=work.round,
         primed=prime,

@@ -37,4 +37,4 @@ def _ridge(problem: Problem, strength: float) -> Problem:
         return found | {"loss": (losses + penalty(params), weights)}
 
     name = f"{problem.name}, ridge {strength:g}"
-    return Problem(name, problem.init, loss, metrics, problem.check, chunk=problem.chunk, widths=problem.widths)
+    return Problem(name, problem.init, loss, metrics, problem.check, chunk=problem.chunk)

@@ -68,13 +68,13 @@ class Lane(NamedTuple):
     def batch(self, client: jax.Array, k: jax.Array, dtype: Any) -> Examples:
         """The k-th mini-batch of a client; its examples weigh 1/count, so that sums are means."""
         step = self.tables.clients.first[client] + k
-        rows, count = self.tables.rows[step], self.tables.counts[step]
+        rows, count = jnp.asarray(self.tables.rows)[step], jnp.asarray(self.tables.counts)[step]
         real = jnp.arange(rows.shape[0]) < count
         key = jax.random.fold_in(jax.random.fold_in(self.key, self.tables.clients.client[client]), k)
         return Examples(self._gather(rows), real.astype(dtype) / count.astype(dtype), real, key, rows, step)
 
     def _gather(self, rows: jax.Array) -> dict[str, jax.Array]:
-        places = self.tables.places[rows]
+        places = jnp.asarray(self.tables.places)[rows]
         return {name: ops.take(column, places) for name, column in self.pool.items()}
 
 
@@ -177,7 +177,7 @@ def full_gradient_by_steps(lane: Lane, point: Vector, *, keep: bool) -> tuple[Ve
             total, kept = carry
             examples = lane.batch(i, k, dtype)
             loss, grad = loss_and_grad(lane.problem, point, examples)
-            share = tables.weights[examples.rows[0]] * tables.counts[examples.step]  # w_j · count / n_j
+            share = jnp.asarray(tables.weights)[examples.rows[0]] * tables.counts[examples.step]  # w_j · count / n_j
             if keep:
                 new = (loss.astype(dtype), grad.tree)
                 kept = jax.tree.map(lambda table, row: table.at[examples.step].set(row), kept, new)
