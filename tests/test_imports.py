@@ -20,8 +20,7 @@ LAYERS = [
     {"engine", "data", "models", "theory"},
     {"aggregation", "algorithms"},
     {"optimizers"},
-    {"vector", "numbers", "randomness", "rows", "dual", "native", "cores"}
-    | {"files", "yaml_file", "errors", "validation"},
+    {"vector", "numbers", "randomness", "kernels", "devices", "files", "yaml_file", "errors", "validation"},
 ]
 WITHIN = {  # who may import whom in the same layer
     ("cli", "deploy"),
@@ -30,11 +29,7 @@ WITHIN = {  # who may import whom in the same layer
     ("theory", "models"),
     ("aggregation", "algorithms"),
     ("numbers", "errors"),
-    ("vector", "native"),
-    ("rows", "native"),
-    ("dual", "native"),
-    ("dual", "vector"),
-    ("native", "files"),
+    ("kernels", "files"),
     ("randomness", "errors"),
     ("files", "errors"),
 }
