@@ -58,12 +58,12 @@ def _means(
     sums: dict[str, np.ndarray] = {}
     done = 0
     on = _where(params)
-    if parts:
-        check_metrics(problem, params, parts[0])
     params = jax.device_put(params, everywhere(on))
     width = -(-min(BATCH, 1 << max(len(group) - 1, 0).bit_length()) // on.size) * on.size
     for batch in _batches(parts, width):
         n = len(next(iter(batch.values())))
+        if not done:
+            check_metrics(problem, params, batch)
         padded = {name: column[np.minimum(np.arange(width), n - 1)] for name, column in batch.items()}
         for name, (values, weights) in jax.device_get(_measure(problem, params, padded, on)).items():
             total = sums.setdefault(name, np.zeros((2, groups)))
