@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks.halving import NEAR, compared, lost
+from benchmarks.halving import NEAR, choice, lost
 from fedmime.experiments import train
 from fedmime.experiments.grid import LIGHT, at
 from fedmime.experiments.setting import Setting
@@ -63,7 +63,7 @@ def measure(task: str, seeds: int) -> dict[str, Any]:
 
 def _choice(task: str, seed: int) -> float:
     with tempfile.TemporaryDirectory() as cache:
-        return lost(*compared(setting(task, seed), LIGHT, Path(cache)))
+        return choice(setting(task, seed), LIGHT, Path(cache)).lost
 
 
 if __name__ == "__main__":

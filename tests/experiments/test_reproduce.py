@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedmime.errors import ConfigError
-from fedmime.experiments import ablation, accuracies, communication, drift, train
+from fedmime.experiments import ablation, accuracies, accuracies_report, communication, drift, steps, train
 from fedmime.experiments.reproduce import reproduce
 from fedmime.experiments.setting import Setting
 from fedmime.experiments.steps_path import errors
@@ -67,6 +67,27 @@ def test_twelve_methods_in_the_paper_s_order() -> None:
     names = list(accuracies.methods())
     assert names[:3] == ["FedAvgSGD", "MimeLiteSGD", "MimeSGD"]
     assert {len(column) for column in accuracies.PAPER.values()} == {len(names)}
+
+
+def test_fedavg_with_momentum_has_a_row_that_starts_as_fast_as_without() -> None:
+    name = "FedAvg, server rate 10"
+    for scale in (*ablation.SCALES.values(), *(each.runs for each in steps.SCALES.values())):
+        assert {"FedAvg", name} <= set(scale.methods)
+    damped, rate = (ablation.METHODS["FedAvg"], ablation.METHODS[name])
+    assert rate == damped | {"eta_server": 10.0}
+    (undamped,) = accuracies.UNDAMPED.values()
+    assert undamped == accuracies.methods()["FedAvgMom"] | {"eta_server": 10.0}
+
+
+def test_a_row_that_the_paper_does_not_have_is_told_without_its_number() -> None:
+    facts = {"column": "logistic", "task": "digits-logistic", "rounds": 4, "cohort": 5, "pairs": False, "eta": 0.1}
+    rows = [
+        facts | {"at_edge": [], "accuracy": [0.5], "method": method, "paper": paper}
+        for method, paper in {"FedAvgMom": 0.6, "MimeMom": 0.7, **dict.fromkeys(accuracies.UNDAMPED)}.items()
+    ]
+    (section,) = accuracies_report.sections({"setting": {"seeds": 1}, "rows": rows})
+    assert section.table is not None
+    assert [row[4:] for row in section.table.rows] == [["60.0%", "", ""], ["70.0%", "+0.0", "+10.0"], ["–", "", ""]]
 
 
 def test_the_correction_is_exact_at_x_and_wears_off() -> None:

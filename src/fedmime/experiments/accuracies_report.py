@@ -66,14 +66,8 @@ def _picture(column: str, rows: Rows) -> Picture:
         for place, row in enumerate(rows):
             mean, half = mean_interval(np.asarray([np.nan if v is None else v for v in row["accuracy"]])[:, None])
             ax.errorbar(mean[0], place, xerr=half[0], fmt="o", color=style.colour(row["method"]), capsize=3)
-            ax.plot(
-                np.nan if row["paper"] is None else row["paper"],
-                place,
-                "|",
-                color=style.INK,
-                markersize=12,
-                markeredgewidth=1.6,
-            )
+            if row["paper"] is not None:
+                ax.plot(row["paper"], place, "|", color=style.INK, markersize=12, markeredgewidth=1.6)
         ax.set_yticks(range(len(rows)), [row["method"] for row in rows])
         ax.invert_yaxis()
         ax.set(title=f"Test accuracy, {column}", xlabel="accuracy with its 95 % interval; stroke: paper")
