@@ -17,7 +17,7 @@ ROOT = Path(fm.__file__).parent
 LAYERS = [
     {"cli", "deploy"},
     {"experiments", "report"},
-    {"engine", "data", "models", "theory"},
+    {"backends", "engine", "data", "models", "theory"},
     {"aggregation", "algorithms"},
     {"optimizers"},
     {"vector", "numbers", "randomness", "kernels", "devices", "files", "yaml_file", "errors", "validation"},
@@ -30,6 +30,7 @@ WITHIN = {  # who may import whom in the same layer
     ("aggregation", "algorithms"),
     ("numbers", "errors"),
     ("kernels", "files"),
+    ("backends", "engine"),
     ("randomness", "errors"),
     ("files", "errors"),
 }

@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedmime import algorithms, data, models, optimizers, theory
+    from fedmime import algorithms, backends, data, models, optimizers, theory
     from fedmime.aggregation import communication
     from fedmime.algorithms import State, params
     from fedmime.engine import (
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         RamMemory,
         Run,
         Saving,
-        backends,
         run_round,
         simulate,
     )
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from fedmime.vector import Vector
 
 _HOMES = {
-    "fedmime": ("algorithms", "data", "models", "optimizers", "theory"),
+    "fedmime": ("algorithms", "backends", "data", "models", "optimizers", "theory"),
     "fedmime.aggregation": ("communication",),
     "fedmime.algorithms": ("State", "params"),
     "fedmime.engine": (
@@ -48,7 +47,6 @@ _HOMES = {
         "RamMemory",
         "Run",
         "Saving",
-        "backends",
         "run_round",
         "simulate",
     ),

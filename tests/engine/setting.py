@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedmime as fm
-from fedmime.engine.backends import Local
 from fedmime.engine.backends.local.layout import Layout
+from fedmime.engine.backends.specification import Local
 
 DIM, CLASSES = 4, 3
 a, o = fm.algorithms, fm.optimizers

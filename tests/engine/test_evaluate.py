@@ -8,7 +8,7 @@ import pytest
 
 import fedmime as fm
 from engine.setting import PROBLEM, columns, model
-from fedmime.engine import backends
+from fedmime import backends
 from fedmime.engine.evaluate import evaluate, evaluate_clients
 from reference import problems as ref_problems
 

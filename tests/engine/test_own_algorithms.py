@@ -11,8 +11,8 @@ import pytest
 
 import fedmime as fm
 from engine.setting import PROBLEM, close, columns, model
+from fedmime import backends
 from fedmime.algorithms import Algorithm, Client, Replies, Reply
-from fedmime.engine import backends
 from fedmime.engine.round import play, work_of
 from fedmime.numbers import POSITIVE, Value, checked, number, recipe, static
 from fedmime.vector import Vector, zeros

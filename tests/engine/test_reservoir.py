@@ -8,8 +8,8 @@ import numpy as np
 
 import fedmime as fm
 from engine.setting import a
-from fedmime.engine.backends import Local
 from fedmime.engine.backends.local.layout import Layout
+from fedmime.engine.backends.specification import Local
 
 ETA, ROUNDS = 0.5, 2
 STEPS = {0: 1, 1: 3}  # of each client

@@ -16,8 +16,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import fedmime as fm
-from fedmime.engine.backends import Local
 from fedmime.engine.backends.local.layout import Layout
+from fedmime.engine.backends.specification import Local
 from fedmime.optimizers import BaseOptimizer
 from fedmime.vector import Vector
 from reference import problems as ref_problems

@@ -31,8 +31,8 @@ def run(args: Eval) -> int:
     """Evaluate; gives the exit code."""
     import numpy as np
 
+    from fedmime import backends
     from fedmime.cli import session
-    from fedmime.engine import backends
     from fedmime.engine.directory import BEST, MODEL
     from fedmime.engine.evaluate import evaluate, evaluate_clients
     from fedmime.engine.run import read_model

@@ -1,6 +1,5 @@
 """The engine: cohorts, rounds and the loop around them."""
 
-from fedmime.engine import backends
 from fedmime.engine.cohort import Cohort
 from fedmime.engine.log import Gate
 from fedmime.engine.memory import DiskMemory, RamMemory
@@ -19,7 +18,6 @@ __all__ = [
     "RamMemory",
     "Run",
     "Saving",
-    "backends",
     "run_round",
     "simulate",
 ]

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from fedmime.algorithms.algorithm import Algorithm
-from fedmime.engine.backends import Expected
+from fedmime.engine.backends.specification import Expected
 from fedmime.engine.cohort import Batches, Cohort, Columns, Member, given, with_starts
 from fedmime.engine.participation import RELIABLE, Participation
 from fedmime.engine.sampling import generator, mini_batches

@@ -14,8 +14,9 @@ import numpy as np
 
 from fedmime.aggregation import communication
 from fedmime.algorithms.algorithm import Algorithm, State, params
-from fedmime.engine import backends, identity, record
+from fedmime.engine import identity, record
 from fedmime.engine.backends.backend import Problem, Work
+from fedmime.engine.backends.specification import Choice, chosen
 from fedmime.engine.contract import check_metrics
 from fedmime.engine.directory import RunDirectory
 from fedmime.engine.intake import Intake
@@ -83,7 +84,7 @@ def simulate(
     on_round: Callable[[Info, Mapping[str, float]], None] | None = None,
     stop: Callable[[], int | None] | None = None,
     drift: bool = False,
-    backend: backends.Choice = "local",
+    backend: Choice = "local",
     devices: int | None = None,
     dry_run: bool = False,
 ) -> Run:
@@ -128,7 +129,7 @@ def simulate(
     intake = Intake.of_run(problem.check, algorithm.pooled)
     look_before(intake, problem, params(state), population)
     expected = None if algorithm.pooled else schedule.expected(population, rounds)
-    specification = backends.chosen("simulate", backend, devices)
+    specification = chosen("simulate", backend, devices)
     running = specification.start(problem, params(state), intake=intake, drift=drift, expected=expected)
 
     def work(t: int) -> Work:

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 
 from fedmime.algorithms.algorithm import Algorithm, State
-from fedmime.engine import backends
 from fedmime.engine.backends.backend import Problem
+from fedmime.engine.backends.specification import Choice, chosen
 from fedmime.engine.cohort import Cohort
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory
@@ -26,7 +26,7 @@ def run_round(
     *,
     memory: ClientMemory | None = None,
     drift: bool = False,
-    backend: backends.Choice = "local",
+    backend: Choice = "local",
     devices: int | None = None,
 ) -> tuple[State, Info]:
     """Run one round of an algorithm on a cohort and return the next state and what happened.
@@ -62,7 +62,7 @@ def run_round(
         raise DataError("run_round: the cohort has no client that trains")
     if algorithm.split and not any(m.probes and not m.steps for m in cohort.members):
         raise DataError("run_round: split cohorts need clients that only send gradients; give them as full=[...]")
-    specification = backends.chosen("run_round", backend, devices)
+    specification = chosen("run_round", backend, devices)
     running = specification.start(problem, state.server.x.tree, intake=Intake(problem.check), drift=drift)
     if algorithm.pooled:
         cohort = cohort.pooled()

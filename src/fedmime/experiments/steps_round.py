@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedmime.engine import backends, simulate
+from fedmime import backends
+from fedmime.engine import simulate
 from fedmime.engine.evaluate import evaluate
 from fedmime.experiments import recipes
 from fedmime.experiments.setting import Optimizer

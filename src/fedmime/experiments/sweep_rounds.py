@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 import jax
 import numpy as np
 
+from fedmime import backends
 from fedmime.algorithms.algorithm import params
-from fedmime.engine import Gate, Info, Participation, backends, identity
+from fedmime.engine import Gate, Info, Participation, identity
 from fedmime.engine.backends.backend import Work
 from fedmime.engine.evaluate import evaluate
 from fedmime.engine.intake import Intake

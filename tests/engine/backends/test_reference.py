@@ -14,9 +14,9 @@ from algorithms.cases import CASES, Case
 from algorithms.test_transcription import PROBLEM as LOGISTIC
 from algorithms.test_transcription import cohort as transcribed
 from algorithms.test_transcription import data as transcribed_data
-from fedmime.engine.backends import Local
 from fedmime.engine.backends.local import backend as local_backend
 from fedmime.engine.backends.local.layout import Layout
+from fedmime.engine.backends.specification import Local
 from fedmime.engine.schedule import Schedule
 
 ETA, CLASSES, LENGTH, TOKENS, ROUNDS = 0.02, 5, 7, 11, 2

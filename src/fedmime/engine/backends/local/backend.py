@@ -13,13 +13,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedmime.algorithms.algorithm import Message
-from fedmime.engine.backends import Expected
 from fedmime.engine.backends.backend import EXPLODED, Answer, Problem, Work, covers_itself, follows_steps
 from fedmime.engine.backends.local import programs
 from fedmime.engine.backends.local.devices import REPLICATED, SHARDED, add_parts, lanes, mesh, replicate, shard
 from fedmime.engine.backends.local.layout import Layout, Loaded, Tables
 from fedmime.engine.backends.local.pool import Pool
 from fedmime.engine.backends.randomized import draws_random_numbers
+from fedmime.engine.backends.specification import Expected
 from fedmime.engine.cohort import Cohort, Columns, first_column
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory
