@@ -22,6 +22,7 @@ Padding = tuple[tuple[int, int], tuple[int, int]]
 VECTOR = 16  # entries of the widest vector register: least width of dense layers, divisor of output channels
 FEW_ROWS = 32  # a mini-batch of at most so many rows is too small for the kernels where weights are narrow
 MOST_ROWS = 256  # rows whose outer products can be added to other arrays in one pass
+MOST_TERMS = 4  # arrays that they can be added to
 _CONVOLUTION = ("NHWC", "HWIO", "NHWC")
 
 
@@ -56,6 +57,42 @@ def outer_sum(d: jax.Array, a: jax.Array) -> jax.Array:
     if d.shape[0] == a.shape[0] and _wide(d.shape[0], d.shape[1], a.shape[1]) and usable(d, a):
         return _call("outer_sum", [(d.shape[1], a.shape[1])])(d, a)[0]
     return (lax.optimization_barrier(d.T) if d.shape[0] <= FEW_ROWS else d.T) @ a
+
+
+def adds_outer(d: jax.Array, a: jax.Array, terms: int = MOST_TERMS) -> bool:
+    """Whether a kernel can add dᵀa to so many arrays in one pass."""
+    fits = d.shape[0] == a.shape[0] <= MOST_ROWS and min(d.shape[1], a.shape[1]) >= VECTOR and terms <= MOST_TERMS
+    return fits and usable(d, a)
+
+
+def add_outer(
+    d: jax.Array, a: jax.Array, terms: Sequence[tuple[Any, jax.Array]], after: Sequence[jax.Array] = ()
+) -> jax.Array:
+    """Σ sᵢ·tᵢ + dᵀa for d [n, out], a [n, in] and terms of a scalar sᵢ and an array tᵢ [out, in].
+
+    The kernel writes the result in the memory of the first term. XLA copies that term first if it may still be read,
+    unless it knows the results of such reads: arrays `after` which this operation comes.
+    """
+    if not terms or not adds_outer(d, a, len(terms)) or not usable(*(array for _, array in terms)):
+        return weighted_sum([*terms, (1.0, outer_sum(d, a))])
+    scales = jnp.stack([jnp.asarray(scale, d.dtype) for scale, _ in terms])
+    arrays = [array for _, array in terms]
+    return _call("outer_sum", [arrays[0].shape], {3: 0})(d, a, scales, *arrays, *after)[0]
+
+
+def weighted_sum(terms: Sequence[tuple[Any, jax.Array]]) -> jax.Array:
+    """Σ sᵢ·tᵢ of arrays of one shape."""
+
+    def scaled(scale: Any, array: jax.Array) -> jax.Array:
+        return array if isinstance(scale, float) and scale == 1 else jnp.asarray(scale, array.dtype) * array
+
+    first, *others = (scaled(*term) for term in terms)
+    return sum(others, start=first)
+
+
+def summable(array: Any) -> bool:
+    """Whether an array may be a term of a sum with an outer product."""
+    return array.ndim == 2 and min(array.shape) >= VECTOR and usable(array)
 
 
 def cross_entropy(z: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -53,16 +53,18 @@ def cnn_factors() -> Factors:
 
     def mean_grad(kept: CnnFactors, batch: Batch, weights: jax.Array) -> Params:
         kernels = jax.tree.map(lambda each: _weighted(each, weights), kept.kernels)
-        return kernels | named(dense_grads(kept.a, kept.dense, weights))
+        below = kept.kernels["conv1"]["b"]  # computed with the weights of dense0
+        return kernels | named(dense_grads(kept.a, kept.dense, weights, below))
 
     def grad_difference(
         y: Params, batch: Batch, kept: CnnFactors | None, weights: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Params]:
         losses, kernels, a, dense = at(y, batch, weights)
         if kept is None:
-            return losses, kernels | named(dense_grads(a, dense, weights))
+            return losses, kernels | named(dense_grads(a, dense, weights, kernels["conv1"]["b"]))
+        below = (kernels["conv1"]["b"], dense.d[0])
         kernels = jax.tree.map(lambda at_y, at_x: at_y - _weighted(at_x, weights), kernels, kept.kernels)
-        pairs = zip((a, *dense.a), dense.d, (kept.a, *kept.dense.a), kept.dense.d, strict=True)
+        pairs = zip((a, *dense.a), dense.d, (kept.a, *kept.dense.a), kept.dense.d, below, strict=True)
         return losses, kernels | named([joint_grad(*pair, weights=weights) for pair in pairs])
 
     return Factors(record, mean_grad, grad_difference)

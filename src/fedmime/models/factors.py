@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedmime.kernels.sums import outer
 from fedmime.models.classification import loss_and_cotangent
-from fedmime.models.layers import dense, outer_sum, passed_on
+from fedmime.models.layers import dense, passed_on
 from fedmime.models.problem import Batch, Factors, Params
 
 Layer = dict[str, Any]
@@ -45,7 +46,7 @@ def perceptron_factors(depth: int) -> Factors:
         if kept is None:
             return losses, mean_grad(new, batch, weights)
         first = layer_grad(scaled(new.d[0] - kept.d[0], weights), _inputs(batch, losses.dtype))
-        pairs = zip(new.a, new.d[1:], kept.a, kept.d[1:], strict=True)
+        pairs = zip(new.a, new.d[1:], kept.a, kept.d[1:], new.d[:-1], strict=True)
         return losses, named([first, *(joint_grad(*pair, weights=weights) for pair in pairs)])
 
     return Factors(record, mean_grad, grad_difference)
@@ -77,20 +78,27 @@ def scaled(d: jax.Array, weights: jax.Array) -> jax.Array:
     return d * weights[:, None].astype(d.dtype)
 
 
-def dense_grads(a: jax.Array, factors: DenseFactors, weights: jax.Array) -> list[Layer]:
-    """The gradients of dense layers applied to a."""
-    return [layer_grad(scaled(d, weights), inputs) for d, inputs in zip(factors.d, (a, *factors.a), strict=True)]
+def dense_grads(a: jax.Array, factors: DenseFactors, weights: jax.Array, *below: jax.Array) -> list[Layer]:
+    """The gradients of dense layers applied to a; `below` is the cotangent of a, where it was computed."""
+    cotangents = [below, *((d,) for d in factors.d)]
+    layers = zip(factors.d, (a, *factors.a), cotangents, strict=False)
+    return [layer_grad(scaled(d, weights), inputs, before) for d, inputs, before in layers]
 
 
-def layer_grad(d: jax.Array, a: jax.Array) -> Layer:
-    """The gradient of a dense layer from its weighted cotangents [examples, out] and its inputs [examples, in]."""
-    return {"w": outer_sum(d, a), "b": d.sum(0)}
+def layer_grad(d: jax.Array, a: jax.Array, below: tuple[jax.Array, ...] = ()) -> Layer:
+    """The gradient of a dense layer from its weighted cotangents [examples, out] and its inputs [examples, in].
+
+    `below`: cotangents of the input, which were computed with the layer's weights; see `kernels.sums.Sum`.
+    """
+    return {"w": outer(d, a, below), "b": d.sum(0)}
 
 
-def joint_grad(a_y: jax.Array, d_y: jax.Array, a_x: jax.Array, d_x: jax.Array, weights: jax.Array) -> Layer:
+def joint_grad(
+    a_y: jax.Array, d_y: jax.Array, a_x: jax.Array, d_x: jax.Array, below: jax.Array, weights: jax.Array
+) -> Layer:
     """The gradient of a dense layer at y minus the one at x, in one product over both sets of rows."""
     d = jnp.concatenate([scaled(d_y, weights), scaled(-d_x, weights)])
-    return layer_grad(d, jnp.concatenate([a_y, a_x]))
+    return layer_grad(d, jnp.concatenate([a_y, a_x]), (below,))
 
 
 def _inputs(batch: Batch, dtype: Any) -> jax.Array:

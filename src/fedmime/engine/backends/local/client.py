@@ -19,6 +19,7 @@ from fedmime.engine.backends.local.gradients import (
     loss_at_anchor,
 )
 from fedmime.errors import ConfigError
+from fedmime.kernels.sums import formed, lazy
 from fedmime.vector import Vector, squared_distance, zeros
 
 
@@ -86,7 +87,7 @@ class LaneClient:
             if self._watch_drift:
                 drift = drift + squared_distance(_point(state), x)
             examples: Examples = self._lane.batch(self._place, k, self._dtype)
-            state = step(state, Batch(k, examples))
+            state = formed(step(lazy(state), Batch(k, examples)))
             return state, Watch(seen.loss + self._loss.astype(self._dtype), drift)
 
         carry, first = (start, self.watch), 0

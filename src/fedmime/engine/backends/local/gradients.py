@@ -23,6 +23,7 @@ from jax import lax
 from fedmime.engine.backends.backend import PROBE_STREAM, Problem
 from fedmime.engine.backends.local.layout import Tables
 from fedmime.kernels import ops
+from fedmime.kernels.sums import formed, lazy
 from fedmime.vector import Vector, zeros
 
 T = TypeVar("T")
@@ -92,9 +93,10 @@ class Kept(NamedTuple):
 def loss_and_grad(problem: Problem, y: Vector, examples: Examples) -> tuple[jax.Array, Vector]:
     """The weighted sum of the examples' losses at y, and its gradient."""
     if problem.factors is None:
-        loss, grad = jax.value_and_grad(_weighted_loss, argnums=1)(problem, y.tree, examples)
+        loss, grad = jax.value_and_grad(_weighted_loss, argnums=1)(problem, formed(y.tree), examples)
         return loss, Vector(grad)
-    losses, grad = problem.factors.grad_difference(y.tree, examples.fields, None, examples.weights, examples.key)
+    fields, weights, key = examples.fields, examples.weights, examples.key
+    losses, grad = problem.factors.grad_difference(formed(y.tree), fields, None, weights, key)
     return _weighted(losses, examples), Vector(grad)
 
 
@@ -119,7 +121,8 @@ def loss_and_difference(
         return loss, at_y - Vector(jax.tree.map(lambda leaf: leaf[examples.step], kept.tables))
     assert problem.factors is not None
     factors = jax.tree.map(lambda leaf: ops.take(leaf, examples.rows), kept.tables)
-    losses, grad = problem.factors.grad_difference(y.tree, examples.fields, factors, examples.weights, examples.key)
+    fields, weights, key = examples.fields, examples.weights, examples.key
+    losses, grad = problem.factors.grad_difference(formed(y.tree), fields, factors, weights, key)
     return _weighted(losses, examples), Vector(grad)
 
 
@@ -134,7 +137,7 @@ def full_gradient(lane: Lane, point: Vector) -> Vector:
     """The lane's part of the mean full gradient: large batches over the union of its clients' examples."""
 
     def add(i: jax.Array, total: Vector) -> Vector:
-        return total + loss_and_grad(lane.problem, point, lane.chunk_of(i))[1]
+        return formed(lazy(total) + loss_and_grad(lane.problem, point, lane.chunk_of(i))[1])
 
     return lax.fori_loop(0, lane.tables.chunk_count, add, zeros(point))
 
@@ -151,7 +154,7 @@ def full_gradient_with_factors(lane: Lane, point: Vector) -> tuple[Vector, Kept]
     def add(i: jax.Array, carry: tuple[Vector, Any]) -> tuple[Vector, Any]:
         total, kept = carry
         examples, losses, factors = record(i)
-        total = total + Vector(rules.mean_grad(factors, examples.fields, examples.weights))
+        total = formed(lazy(total) + Vector(rules.mean_grad(factors, examples.fields, examples.weights)))
         start = lane.tables.chunks.start[i]
         return total, jax.tree.map(
             lambda table, new: lax.dynamic_update_slice_in_dim(table, new, start, 0), kept, (losses, factors)
@@ -179,9 +182,9 @@ def full_gradient_by_steps(lane: Lane, point: Vector, *, keep: bool) -> tuple[Ve
             loss, grad = loss_and_grad(lane.problem, point, examples)
             share = jnp.asarray(tables.weights)[examples.rows[0]] * tables.counts[examples.step]  # w_j · count / n_j
             if keep:
-                new = (loss.astype(dtype), grad.tree)
+                new = (loss.astype(dtype), formed(grad.tree))
                 kept = jax.tree.map(lambda table, row: table.at[examples.step].set(row), kept, new)
-            return total + share * grad, kept
+            return formed(lazy(total) + share * grad), kept
 
         return lax.fori_loop(0, tables.clients.steps[i], add, carry)
 
