@@ -42,8 +42,10 @@ class AbstractClient:
 class Anchor(NamedTuple):
     """How local steps use `Client.grad_difference`, whose second point is fixed during a round: the anchor."""
 
+    points: int = 0
+    """At how many points the algorithm asks for full gradients."""
     used: bool = False
-    """Whether they use it at all."""
+    """Whether local steps use gradient differences at all."""
     point: int | None = None
     """Which of the algorithm's `points` the anchor is; None if it is none of them."""
     start: bool = False
@@ -62,13 +64,15 @@ def _anchor_of(tree: Any, kinds: tuple[Any, ...]) -> Anchor:
 
     def one_round(algorithm: Algorithm, server: Server) -> None:
         points = algorithm.points(server)
+        if not algorithm.local_steps:
+            found.append(Anchor(len(points)))
+            return
         message = algorithm.broadcast(server, tuple(zeros(point) for point in points))
         client = AbstractClient(algorithm.remember(server.x))
         algorithm.local(message, client)
         anchors = client.anchors
         place = next((i for i, point in enumerate(points) if len(anchors) == 1 and point is anchors[0]), None)
-        found.append(Anchor(bool(anchors), place, place is not None and client.start is anchors[0]))
+        found.append(Anchor(len(points), bool(anchors), place, place is not None and client.start is anchors[0]))
 
-    if jax.tree.unflatten(tree, kinds)[0].local_steps:
-        jax.eval_shape(one_round, *jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(*kind) for kind in kinds]))
-    return found[0] if found else Anchor()
+    jax.eval_shape(one_round, *jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(*kind) for kind in kinds]))
+    return found[0]

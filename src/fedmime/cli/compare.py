@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmime.cli.options import Asked, from_file, require_local, setting_of
+from fedmime.cli.options import Asked, from_file, require_backend, setting_of
 from fedmime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def run(args: Compare) -> int:
     from fedmime.experiments import compare, train
     from fedmime.numbers import count
 
-    require_local(args.backend)
+    require_backend(args.backend, "local", "reference")
     seeds = range(args.seed, args.seed + count("compare", "seeds", args.seeds, least=1))
     session.start()
     out = args.out or Path("runs") / f"compare-{args.task}"

@@ -19,8 +19,8 @@ class Asked(Setting):
     """The run's directory; by default runs/TASK/METHOD-seedN."""
     data_dir: Path | None = None
     """Where published files are kept; by default $FEDMIME_DATA_DIR or the user's cache."""
-    backend: Literal["local", "ray"] = "local"
-    """Where clients run."""
+    backend: Literal["local", "reference", "ray"] = "local"
+    """Where clients run: compiled on this machine's devices, or eagerly one after another, to debug."""
     config: Path | None = None
     """A YAML file with any of these fields; what the command line says counts more."""
     checkpoint_every: int = 50
@@ -53,10 +53,11 @@ def setting_of(asked: Setting) -> Setting:
     return Setting(**{field.name: getattr(asked, field.name) for field in dataclasses.fields(Setting)})
 
 
-def require_local(backend: str) -> None:
-    """The Ray back end is not built yet: say so before anything starts."""
-    if backend != "local":
-        raise ConfigError(f"backend: {backend!r} is not available in this version; accepted is 'local'")
+def require_backend(backend: str, *accepted: str) -> None:
+    """Refuse a back end that a verb cannot use, before anything starts. The one on Ray is not built yet."""
+    if backend not in accepted:
+        names = " or ".join(map(repr, accepted))
+        raise ConfigError(f"backend: {backend!r} is not available here in this version; accepted is {names}")
 
 
 def recorded_config(run: Path) -> dict[str, Any]:

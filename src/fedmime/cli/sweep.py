@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedmime.cli.options import Asked, from_file, require_local, setting_of
+from fedmime.cli.options import Asked, from_file, require_backend, setting_of
 from fedmime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def run(args: Sweep) -> int:
     from fedmime.experiments import sweep_files
     from fedmime.experiments.sweep import sweep
 
-    require_local(args.backend)
+    require_backend(args.backend, "local")
     if args.light + args.heavy + bool(args.grid) > 1:
         raise ConfigError("sweep: give one of --grid, --light and --heavy")
     grid = grids.HEAVY if args.heavy else grids.parse(args.grid) if args.grid else grids.LIGHT

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tyro.conf import Positional
 
-from fedmime.cli.options import Asked, from_file, recorded_config, require_local, setting_of
+from fedmime.cli.options import Asked, from_file, recorded_config, require_backend, setting_of
 
 if TYPE_CHECKING:
     from fedmime.engine import Run
@@ -47,7 +47,7 @@ def run(args: Train) -> int:
     from fedmime.cli import session
     from fedmime.experiments import train
 
-    require_local(args.backend)
+    require_backend(args.backend, "local", "reference")
     session.start()
     prepared = train.prepare(setting_of(args), args.data_dir)
     out = args.out or Path("runs") / args.task / f"{prepared.label.replace(' ', '-')}-seed{args.seed}"
@@ -107,6 +107,7 @@ def carry_out_all(runs: Sequence[tuple[Prepared, Path]], asked: Asked, name: str
                 saving=saving,
                 name=name,
                 data_dir=asked.data_dir,
+                backend=asked.backend,
                 on_round=progress.on_round,
                 stop=signals.stop,
             )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmime.cli.options import Asked, from_file, require_local, setting_of
+from fedmime.cli.options import Asked, from_file, require_backend, setting_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ def run(args: Tune) -> int:
     from fedmime.experiments.sweep_files import write_json
     from fedmime.experiments.tune import tune
 
-    require_local(args.backend)
+    require_backend(args.backend, "local")
     session.start()
     out = args.out or Path("runs") / f"tune-{args.task}-{args.algorithm}"
     if args.fresh and not args.dry_run:

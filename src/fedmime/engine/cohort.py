@@ -83,6 +83,8 @@ class Cohort:
     """Weights of the updates, one per member that trains; None stands for n_i."""
     gradient_weights: np.ndarray | None = None
     """Weights of the full gradients, one per member that is asked for one; None stands for n_i."""
+    explicit: bool = False
+    """Whether its mini-batches were given: in split cohorts n_i is then what a client's own mini-batches hold."""
     ids: Sequence[str] | None = None
     """Names of all clients of the population, by position."""
 
@@ -114,8 +116,12 @@ class Cohort:
         """The weights of updates and of full gradients, [members] each.
 
         The shares of all members sum to one; a member that does not train, or is not asked for its gradient, has zero.
+        Weights that were given for updates hold for the full gradients of the same clients, too.
         """
-        sizes = [_own_size(self.source, place, m) if split else m.size for place, m in enumerate(self.members)]
+        sizes = [
+            int(self.source.batches(place).counts.sum()) if split and self.explicit and m.steps else m.size
+            for place, m in enumerate(self.members)
+        ]
         trains, probes = np.array([m.steps > 0 for m in self.members]), np.array([m.probes for m in self.members])
         updates, gradients = np.zeros(len(sizes)), np.zeros(len(sizes))
         updates[trains] = np.asarray(sizes)[trains] if self.weights is None else self.weights
@@ -190,6 +196,7 @@ class Cohort:
         )
         return dataclasses.replace(
             cohort,
+            explicit=True,
             weights=_weights("weights", weights, clients),
             gradient_weights=_weights("gradient_weights", gradient_weights, clients if full is None else len(probing)),
         )
@@ -231,11 +238,6 @@ def given(entries: Sequence[Given], population: int) -> Cohort:
         batch_size=max(b.rows.shape[1] for _, b in trains),
         each_once=all(b.counts.sum() == m.size == len(np.unique(b.rows)) for m, b in trains),
     )
-
-
-def _own_size(source: Source, place: int, member: Member) -> int:
-    """n_i by the client's own mini-batches: in explicit split cohorts `full` belongs to other clients."""
-    return int(source.batches(place).counts.sum()) if member.steps and isinstance(source, _Given) else member.size
 
 
 def first_column(columns: Columns) -> np.ndarray:

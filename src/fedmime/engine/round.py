@@ -36,7 +36,7 @@ class Info(NamedTuple):
     abandoned: bool
     """Whether its result was not finite or had exploded, or too few clients were left: the state is the old one."""
     clients: int
-    """Clients that trained or were asked for a gradient."""
+    """Members of the cohort whose data could be used."""
     refused: tuple[ClientId, ...]
     """Clients whose data or reply was not finite, or whose update had exploded; they are left out of the means."""
     steps: int
@@ -53,7 +53,7 @@ class Info(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What the server's step tells, as scalars on the device."""
+    """What the server's step tells."""
 
     accepted: Any
     loss: Any
@@ -70,11 +70,14 @@ def work_of(algorithm: Algorithm, server: Server, round_number: int, cohort: Coh
     """The clients' work in a round. Of the server only the shapes matter, so it can be made before the round begins."""
     recipe = at_round(algorithm, round_number)
     updates, gradients = cohort.shares(algorithm.split)
-    key = jax.random.fold_in(key, round_number)
+    key = _fold_in(key, round_number)
     pick = int(_draws(key)[0] * max(cohort.steps, 1)) if algorithm.draws else -1
     prime = round_number < algorithm.gradient_rounds
-    anchor = Anchor() if prime or not algorithm.local_steps else anchor_of(recipe, server)
-    return Work(recipe, round_number, cohort, updates, gradients, key, pick, anchor)
+    anchor = Anchor() if prime else anchor_of(recipe, server)
+    return Work(recipe, round_number, cohort, updates, gradients, key, pick, prime or anchor.points > 0, anchor)
+
+
+_fold_in = jax.jit(jax.random.fold_in)
 
 
 def _draws(key: jax.Array) -> np.ndarray:
@@ -128,24 +131,24 @@ def play(
         )
     if meanwhile is not None:
         meanwhile()
-    report = None if report is None else Report(*jax.device_get(report))
+    report = None if report is None else Report(*np.asarray(report).tolist())
     refused = answer.refused()
     accepted = report is not None and bool(report.accepted)
     backend.settle(work, accepted)
-    figures = _NOTHING if report is None else report
+    told = _NOTHING if report is None else report
     info = Info(
         round=work.round,
         primed=prime,
         abandoned=not accepted,
-        clients=len(cohort.members),
+        clients=answer.clients,
         refused=tuple(map(cohort.client_id, refused)),
         steps=cohort.steps if trains and report is not None else 0,
         examples=cohort.examples,
-        loss=float(figures.loss),
-        drift=float(figures.drift) if drift else math.nan,
-        gradient_norm=float(figures.gradient_norm),
-        deviation=float(figures.deviation),
-        update_norm=float(figures.update_norm),
+        loss=float(told.loss),
+        drift=float(told.drift) if drift else math.nan,
+        gradient_norm=float(told.gradient_norm),
+        deviation=float(told.deviation),
+        update_norm=float(told.update_norm),
     )
     return State(work.round + 1, server, backend.memory), info
 
@@ -189,14 +192,17 @@ def _server_step(
     bound: jax.Array,
     *,
     prime: bool,
-) -> tuple[Server, Report]:
-    """The server's new state. A result that is not finite, or leads too far, leaves the state as it was."""
+) -> tuple[Server, jax.Array]:
+    """The server's new state, and the fields of a `Report` as one array.
+
+    A result that is not finite, or leads too far, leaves the state as it was.
+    """
     dtype = jax.tree.leaves(server.x)[0].dtype
     zero, nan = jnp.zeros((), dtype), jnp.full((), jnp.nan, dtype)
     replies = Replies((), (), jnp.asarray(population, dtype), zero, zero, coin)
     deviation, accepted, loss, drift = None, jnp.asarray(True), nan, nan
     if totals is not None:
-        sums = Figures(*(jnp.asarray(figure, dtype) for figure in totals.figures))
+        sums = Figures(*totals.figures.astype(dtype))
         mean = jax.tree.map(lambda leaf: leaf / sums.weight.astype(leaf.dtype), totals.send)
         mean_steps = sums.weighted_steps / sums.weight
         replies = Replies(mean, totals.add, replies.population, sums.steps, mean_steps, coin)
@@ -206,4 +212,5 @@ def _server_step(
     moved = jnp.sqrt(squared_distance(new.x, server.x))
     accepted = accepted & finite(new) & (moved <= bound)
     lengths = (norm(h[0]) if h else nan, nan if deviation is None else norm(deviation), jnp.where(accepted, moved, 0))
-    return where(accepted, new, server), Report(accepted, loss, drift, *lengths)
+    report = Report(accepted, loss, drift, *lengths)
+    return where(accepted, new, server), jnp.stack([jnp.asarray(figure, dtype) for figure in report])

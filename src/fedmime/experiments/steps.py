@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fedmime.engine import backends, identity
+from fedmime import backends
+from fedmime.engine import identity
 from fedmime.engine.evaluate import evaluate
 from fedmime.experiments import ablation, train
 from fedmime.experiments.reproduce_order import Order

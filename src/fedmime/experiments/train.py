@@ -62,6 +62,7 @@ def run(
     data_dir: str | os.PathLike[str] | None = None,
     on_round: Callable[[Info, Mapping[str, float]], None] | None = None,
     stop: Callable[[], int | None] | None = None,
+    backend: str = "local",
     devices: int | None = None,
     dry_run: bool = False,
 ) -> Run:
@@ -100,6 +101,7 @@ def run(
         on_round=on_round,
         stop=stop,
         drift=s.drift,
+        backend=backend,
         devices=devices,
         dry_run=dry_run,
     )

@@ -14,7 +14,7 @@ from algorithms.cases import CASES, Case
 from algorithms.test_transcription import PROBLEM as LOGISTIC
 from algorithms.test_transcription import cohort as transcribed
 from algorithms.test_transcription import data as transcribed_data
-from fedmime.engine.backends.local import backend as local_backend
+from fedmime.engine.backends.local import dispatch
 from fedmime.engine.backends.local.layout import Layout
 from fedmime.engine.backends.specification import Local
 from fedmime.engine.schedule import Schedule
@@ -135,7 +135,7 @@ def test_any_layout_gives_the_same_round(algorithm: str, backend: Local) -> None
 @pytest.mark.parametrize("algorithm", ["mime", "mime_lite", "scaffold"])
 @pytest.mark.parametrize("model", ["logistic", "cnn"])
 def test_waves_give_the_same_round(model: str, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_backend, "WAVE_BYTES", 2000)
+    monkeypatch.setattr(dispatch, "WAVE_BYTES", 2000)
     assert _agree(model, algorithm, 1) <= 1e-12
 
 

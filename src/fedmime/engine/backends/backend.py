@@ -37,6 +37,8 @@ class Work(NamedTuple):
     """The round's random key, fold_in(run's key, round); a client uses fold_in(key, client, step)."""
     pick: int
     """The local step, counted over the whole cohort, whose iterate is drawn for algorithms that ask for one; or -1."""
+    asks: bool
+    """Whether full gradients are asked for in this round."""
     anchor: Anchor
     """How local steps use gradient differences, so that phase 1 can keep what phase 2 needs."""
 
@@ -86,7 +88,8 @@ class Totals(NamedTuple):
     """Σ wᵢ · Reply.send"""
     add: Any
     """Σ Reply.add"""
-    figures: Figures
+    figures: Any
+    """[5] the sums of `Figures`, as one array, which is copied between devices faster than five."""
 
 
 class Answer(NamedTuple):
@@ -98,6 +101,8 @@ class Answer(NamedTuple):
     """Σ wⱼ of the clients in these sums: less than one where a client was left out."""
     totals: Totals | None
     """Sums of the replies; None where nobody trained."""
+    clients: int
+    """The number of members whose data could be used."""
     refused: Callable[[], Mapping[int, str]]
     """Clients that were left out of the sums, by position in the population, each with the reason."""
 
@@ -107,7 +112,8 @@ class Backend(Protocol):
 
     problem: Problem
     memory: ClientMemory | None
-    """What clients keep between rounds, for algorithms whose clients keep anything."""
+    """What clients keep between rounds, for algorithms whose clients keep anything. The round sets it before it asks,
+    and finds the new values in it after `settle`."""
 
     def prepare(self, work: Work) -> None:
         """Read and lay out the data of a round ahead of time. Calling it is optional."""
@@ -132,6 +138,7 @@ class Backend(Protocol):
         ...
 
 
+UNDRAWN = "an algorithm that looks at Client.pick must say so: draws = True, got draws = False"
 EXPLODED = "its update was not finite, or longer than the gate lets through"
 
 

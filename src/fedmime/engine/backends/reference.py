@@ -19,6 +19,7 @@ from fedmime.algorithms.algorithm import Batch, Message, Reply
 from fedmime.engine.backends.backend import (
     EXPLODED,
     PROBE_STREAM,
+    UNDRAWN,
     Answer,
     Figures,
     Problem,
@@ -30,7 +31,7 @@ from fedmime.engine.backends.randomized import draws_random_numbers
 from fedmime.engine.cohort import ClientId, Columns, first_column
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory
-from fedmime.errors import ClientFailed, FedmimeError
+from fedmime.errors import ClientFailed, ConfigError, FedmimeError
 from fedmime.vector import Vector, finite, norm, squared_distance, zeros
 
 
@@ -63,7 +64,7 @@ class ReferenceBackend:
             if message is not None and member.steps:
                 with _stage(work.cohort.client_id(member.client), "local training"):
                     totals = self._train(work, place, message, bound, totals)
-        return Answer(tuple(sums) if share else (), share, totals, lambda: self._refused)
+        return Answer(tuple(sums) if share else (), share, totals, len(clients), lambda: self._refused)
 
     def settle(self, work: Work, accepted: bool) -> None:
         """See `Backend.settle`."""
@@ -122,7 +123,8 @@ class ReferenceBackend:
         self._new[member.client] = jax.device_get(reply.keep)
         w, steps = float(work.updates[place]), member.steps
         send = jax.tree.map(lambda leaf: jnp.asarray(w, leaf.dtype) * leaf, reply.send)
-        each = Totals(send, reply.add, Figures(w, client.loss, client.drift, float(steps), w * steps))
+        figures = Figures(w, client.loss, client.drift, steps, w * steps)
+        each = Totals(send, reply.add, jnp.stack([jnp.asarray(figure, float) for figure in figures]))
         return each if totals is None else jax.tree.map(lambda a, b: a + b, totals, each)
 
 
@@ -136,10 +138,15 @@ class _Client:
         self._grad, self._watch_drift = backend._grad, backend._drift
         self.kept = backend.memory.read([member.client])[0] if backend.memory is not None else ()
         self.steps = jnp.asarray(member.steps)
-        pick = work.pick - member.before
-        self.pick = jnp.asarray(pick if 0 <= pick < member.steps else -1)
+        self._draws, self._own_pick = work.algorithm.draws, work.pick - member.before
         self.loss, self.drift = jnp.zeros(()), jnp.zeros(())
         self._last_loss = jnp.zeros(())
+
+    @property
+    def pick(self) -> jax.Array:
+        if not self._draws:
+            raise ConfigError(UNDRAWN)
+        return jnp.asarray(self._own_pick if 0 <= self._own_pick < int(self.steps) else -1)
 
     def grad(self, y: Vector, batch: Batch) -> Vector:
         self._last_loss, gradient = self._at(y, batch)

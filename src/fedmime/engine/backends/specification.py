@@ -58,7 +58,7 @@ class Local:
         expected: Expected | None = None,
     ) -> Backend:
         """See `Specification.start`."""
-        from fedmime.engine.backends.local.backend import LocalBackend
+        from fedmime.engine.backends.local.dispatch import LocalBackend
 
         return LocalBackend(problem, model, self.devices, intake or Intake(problem.check), drift, self.layout, expected)
 

@@ -10,14 +10,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedmime.algorithms.algorithm import Batch, Carry
+from fedmime.engine.backends.backend import UNDRAWN
 from fedmime.engine.backends.local.gradients import (
+    AtAnchor,
     Examples,
-    Kept,
     Lane,
     loss_and_difference,
     loss_and_grad,
     loss_at_anchor,
 )
+from fedmime.engine.backends.local.layout import Trainee
 from fedmime.errors import ConfigError
 from fedmime.kernels.sums import formed, lazy
 from fedmime.vector import Vector, squared_distance, zeros
@@ -37,27 +39,27 @@ class LaneClient:
     def __init__(
         self,
         lane: Lane,
-        place: jax.Array,
+        trainee: Trainee,
         kept: Any,
         pick: jax.Array | None,
         *,
-        at_anchor: Kept | None,
+        at_anchor: AtAnchor | None,
         starts_at_anchor: bool,
         watch_drift: bool,
         dtype: Any,
     ) -> None:
-        self.kept, self.steps, self._pick = kept, lane.tables.clients.steps[place], pick
-        self._lane, self._place, self._dtype = lane, place, dtype
+        self.kept, self.steps, self._pick = kept, trainee.steps, pick
+        self._lane, self._trainee, self._dtype = lane, trainee, dtype
         self._at_anchor, self._starts_at_anchor, self._watch_drift = at_anchor, starts_at_anchor, watch_drift
         self._loss = jnp.zeros((), dtype)  # of the gradient taken last, for the round's report
-        self._first = False  # whether the step that is being traced begins at the anchor
+        self._at_start: Vector | None = None  # y of the first step, while it is traced, if that is the anchor
         self.watch = Watch(jnp.zeros((), dtype), jnp.zeros((), dtype))
 
     @property
     def pick(self) -> jax.Array:
         """See `fedmime.algorithms.algorithm.Client.pick`."""
         if self._pick is None:
-            raise ConfigError("an algorithm that looks at Client.pick must say so: draws = True, got draws = False")
+            raise ConfigError(UNDRAWN)
         return self._pick
 
     def grad(self, y: Vector, batch: Batch) -> Vector:
@@ -67,7 +69,7 @@ class LaneClient:
 
     def grad_difference(self, y: Vector, x: Vector, batch: Batch) -> Vector:
         """See `fedmime.algorithms.algorithm.Client.grad_difference`."""
-        if self._first and self._at_anchor is not None:
+        if y is self._at_start and self._at_anchor is not None:
             self._loss = loss_at_anchor(batch.handle, self._at_anchor)
             return zeros(y)
         self._loss, difference = loss_and_difference(self._lane.problem, y, x, batch.handle, self._at_anchor)
@@ -81,20 +83,20 @@ class LaneClient:
         """
         x = _point(start)
 
-        def body(k: jax.Array, carry: tuple[Any, Watch]) -> tuple[Any, Watch]:
+        def body(k: jax.Array, carry: tuple[Any, Watch], first: bool = False) -> tuple[Any, Watch]:
             state, seen = carry
             drift = seen.drift
             if self._watch_drift:
                 drift = drift + squared_distance(_point(state), x)
-            examples: Examples = self._lane.batch(self._place, k, self._dtype)
-            state = formed(step(lazy(state), Batch(k, examples)))
+            examples: Examples = self._lane.batch(self._trainee, k, self._dtype)
+            state = lazy(state)
+            self._at_start = _point(state) if first else None
+            state = formed(step(state, Batch(k, examples)))
             return state, Watch(seen.loss + self._loss.astype(self._dtype), drift)
 
         carry, first = (start, self.watch), 0
         if self._at_anchor is not None and self._starts_at_anchor:
-            self._first = True
-            carry, first = body(jnp.zeros((), jnp.int32), carry), 1
-            self._first = False
+            carry, first = body(jnp.zeros((), jnp.int32), carry, first=True), 1
         carry, self.watch = lax.fori_loop(first, self.steps, body, carry)
         return carry
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedmime.engine.backends.backend import PROBE_STREAM, Problem
-from fedmime.engine.backends.local.layout import Tables
+from fedmime.engine.backends.local.layout import Chunk, Tables, Trainee
 from fedmime.kernels import ops
 from fedmime.kernels.sums import formed, lazy
 from fedmime.vector import Vector, zeros
@@ -59,19 +59,23 @@ class Lane(NamedTuple):
 
     def chunk_of(self, i: jax.Array) -> Examples:
         """The i-th chunk of the lane's examples, each weighted as its client's full gradient is."""
-        start, count, owner, number = (jnp.asarray(column)[i] for column in self.tables.chunks)
+        start, count, owner, number = Chunk(*jnp.asarray(self.tables.chunks)[i])
         offsets = jnp.arange(self.chunk)
         rows = start + jnp.minimum(offsets, count - 1)
         real = offsets < count
         key = jax.random.fold_in(jax.random.fold_in(self.key, owner), PROBE_STREAM + number)
         return Examples(self._gather(rows), jnp.where(real, self.tables.weights[rows], 0), real, key, rows, i)
 
-    def batch(self, client: jax.Array, k: jax.Array, dtype: Any) -> Examples:
+    def trainee(self, i: jax.Array) -> Trainee:
+        """The i-th client that the lane trains."""
+        return Trainee(*jnp.asarray(self.tables.clients)[i])
+
+    def batch(self, trainee: Trainee, k: jax.Array, dtype: Any) -> Examples:
         """The k-th mini-batch of a client; its examples weigh 1/count, so that sums are means."""
-        step = self.tables.clients.first[client] + k
+        step = trainee.first + k
         rows, count = jnp.asarray(self.tables.rows)[step], jnp.asarray(self.tables.counts)[step]
         real = jnp.arange(rows.shape[0]) < count
-        key = jax.random.fold_in(jax.random.fold_in(self.key, self.tables.clients.client[client]), k)
+        key = jax.random.fold_in(jax.random.fold_in(self.key, trainee.client), k)
         return Examples(self._gather(rows), real.astype(dtype) / count.astype(dtype), real, key, rows, step)
 
     def _gather(self, rows: jax.Array) -> dict[str, jax.Array]:
@@ -79,7 +83,7 @@ class Lane(NamedTuple):
         return {name: ops.take(column, places) for name, column in self.pool.items()}
 
 
-class Kept(NamedTuple):
+class AtAnchor(NamedTuple):
     """What the full gradient at the anchor kept for local steps."""
 
     how: str
@@ -91,7 +95,10 @@ class Kept(NamedTuple):
 
 
 def loss_and_grad(problem: Problem, y: Vector, examples: Examples) -> tuple[jax.Array, Vector]:
-    """The weighted sum of the examples' losses at y, and its gradient."""
+    """The weighted sum of the examples' losses at y, and its gradient.
+
+    A problem with factors has back-propagation by hand, which is faster than autodiff for the plain gradient, too.
+    """
     if problem.factors is None:
         loss, grad = jax.value_and_grad(_weighted_loss, argnums=1)(problem, formed(y.tree), examples)
         return loss, Vector(grad)
@@ -110,27 +117,27 @@ def _weighted(losses: jax.Array, examples: Examples) -> jax.Array:
 
 
 def loss_and_difference(
-    problem: Problem, y: Vector, x: Vector, examples: Examples, kept: Kept | None
+    problem: Problem, y: Vector, x: Vector, examples: Examples, at_anchor: AtAnchor | None
 ) -> tuple[jax.Array, Vector]:
     """The loss of a mini-batch at y, and its gradient at y minus the one at the anchor x."""
-    if kept is None:
+    if at_anchor is None:
         loss, at_y = loss_and_grad(problem, y, examples)
         return loss, at_y - loss_and_grad(problem, x, examples)[1]
-    if kept.how == "cache":
+    if at_anchor.how == "cache":
         loss, at_y = loss_and_grad(problem, y, examples)
-        return loss, at_y - Vector(jax.tree.map(lambda leaf: leaf[examples.step], kept.tables))
+        return loss, at_y - Vector(jax.tree.map(lambda leaf: leaf[examples.step], at_anchor.tables))
     assert problem.factors is not None
-    factors = jax.tree.map(lambda leaf: ops.take(leaf, examples.rows), kept.tables)
+    factors = jax.tree.map(lambda leaf: ops.take(leaf, examples.rows), at_anchor.tables)
     fields, weights, key = examples.fields, examples.weights, examples.key
     losses, grad = problem.factors.grad_difference(formed(y.tree), fields, factors, weights, key)
     return _weighted(losses, examples), Vector(grad)
 
 
-def loss_at_anchor(examples: Examples, kept: Kept) -> jax.Array:
+def loss_at_anchor(examples: Examples, at_anchor: AtAnchor) -> jax.Array:
     """The loss of a mini-batch at the anchor, where it was kept."""
-    if kept.how == "cache":
-        return kept.losses[examples.step]
-    return _weighted(kept.losses[examples.rows], examples)
+    if at_anchor.how == "cache":
+        return at_anchor.losses[examples.step]
+    return _weighted(at_anchor.losses[examples.rows], examples)
 
 
 def full_gradient(lane: Lane, point: Vector) -> Vector:
@@ -139,10 +146,10 @@ def full_gradient(lane: Lane, point: Vector) -> Vector:
     def add(i: jax.Array, total: Vector) -> Vector:
         return formed(lazy(total) + loss_and_grad(lane.problem, point, lane.chunk_of(i))[1])
 
-    return lax.fori_loop(0, lane.tables.chunk_count, add, zeros(point))
+    return lax.fori_loop(0, lane.tables.lengths[0], add, zeros(point))
 
 
-def full_gradient_with_factors(lane: Lane, point: Vector) -> tuple[Vector, Kept]:
+def full_gradient_with_factors(lane: Lane, point: Vector) -> tuple[Vector, AtAnchor]:
     """The same; it keeps the factors of every example."""
     rules = lane.problem.factors
     assert rules is not None
@@ -155,7 +162,8 @@ def full_gradient_with_factors(lane: Lane, point: Vector) -> tuple[Vector, Kept]
         total, kept = carry
         examples, losses, factors = record(i)
         total = formed(lazy(total) + Vector(rules.mean_grad(factors, examples.fields, examples.weights)))
-        start = lane.tables.chunks.start[i]
+        # The padding of a chunk overwrites the first rows of the next one, whose turn comes later.
+        start = examples.rows[0]
         return total, jax.tree.map(
             lambda table, new: lax.dynamic_update_slice_in_dim(table, new, start, 0), kept, (losses, factors)
         )
@@ -163,11 +171,11 @@ def full_gradient_with_factors(lane: Lane, point: Vector) -> tuple[Vector, Kept]
     _, losses, factors = jax.eval_shape(record, jnp.zeros((), jnp.int32))
     length = lane.tables.places.shape[0] + lane.chunk  # the padding of the last chunk is written, too
     blank = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape[1:]), leaf.dtype), (losses, factors))
-    total, kept = lax.fori_loop(0, lane.tables.chunk_count, add, (zeros(point), blank))
-    return total, Kept("factors", *kept)
+    total, kept = lax.fori_loop(0, lane.tables.lengths[0], add, (zeros(point), blank))
+    return total, AtAnchor("factors", *kept)
 
 
-def full_gradient_by_steps(lane: Lane, point: Vector, *, keep: bool) -> tuple[Vector, Kept | None]:
+def full_gradient_by_steps(lane: Lane, point: Vector, *, keep: bool) -> tuple[Vector, AtAnchor | None]:
     """The same from the clients' own mini-batches, of which every example is in exactly one.
 
     With `keep` the gradient of every mini-batch is kept. Losses with random numbers draw those of the local steps.
@@ -176,9 +184,11 @@ def full_gradient_by_steps(lane: Lane, point: Vector, *, keep: bool) -> tuple[Ve
     dtype = jax.tree.leaves(point)[0].dtype
 
     def of_client(i: jax.Array, carry: Any) -> Any:
+        trainee = lane.trainee(i)
+
         def add(k: jax.Array, carry: Any) -> Any:
             total, kept = carry
-            examples = lane.batch(i, k, dtype)
+            examples = lane.batch(trainee, k, dtype)
             loss, grad = loss_and_grad(lane.problem, point, examples)
             share = jnp.asarray(tables.weights)[examples.rows[0]] * tables.counts[examples.step]  # w_j · count / n_j
             if keep:
@@ -186,10 +196,10 @@ def full_gradient_by_steps(lane: Lane, point: Vector, *, keep: bool) -> tuple[Ve
                 kept = jax.tree.map(lambda table, row: table.at[examples.step].set(row), kept, new)
             return formed(lazy(total) + share * grad), kept
 
-        return lax.fori_loop(0, tables.clients.steps[i], add, carry)
+        return lax.fori_loop(0, trainee.steps, add, carry)
 
     steps = tables.counts.shape[0]
     blank = jax.tree.map(lambda leaf: jnp.zeros((steps, *leaf.shape), leaf.dtype), (jnp.zeros((), dtype), point.tree))
     start = (zeros(point), blank if keep else ())
-    total, kept = lax.fori_loop(0, tables.client_count, of_client, start)
-    return total, Kept("cache", *kept) if keep else None
+    total, kept = lax.fori_loop(0, tables.lengths[1], of_client, start)
+    return total, AtAnchor("cache", *kept) if keep else None

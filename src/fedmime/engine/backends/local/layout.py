@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -26,44 +26,44 @@ class Tables(NamedTuple):
     """[examples] position in the pool of each of the lane's examples."""
     weights: np.ndarray
     """[examples] w_j / n_j of each example's client in the mean full gradient; zero for clients that are not asked."""
-    chunks: Chunks
-    chunk_count: np.ndarray
-    """[] how many chunks there are."""
+    chunks: np.ndarray
+    """[chunks, 4] the entries of `Chunk`."""
     rows: np.ndarray
     """[steps, batch] which of the lane's examples form each mini-batch."""
     counts: np.ndarray
     """[steps] number of real rows of each mini-batch."""
-    clients: Clients
-    client_count: np.ndarray
-    """[] how many clients train."""
+    clients: np.ndarray
+    """[clients, 4] the entries of `Trainee`."""
+    shares: np.ndarray
+    """[clients] w_i of each client's update."""
+    lengths: np.ndarray
+    """[2] how many chunks and how many clients there are."""
 
 
-class Chunks(NamedTuple):
-    """Stretches of a lane's examples that the full gradient goes through, each at most `Problem.chunk` long."""
+class Chunk(NamedTuple):
+    """A stretch of a lane's examples that the full gradient takes at once, at most `Problem.chunk` long."""
 
-    start: np.ndarray
-    """[chunks] first of the lane's examples."""
-    count: np.ndarray
-    """[chunks] number of real examples."""
-    owner: np.ndarray
-    """[chunks] the client whose random numbers the chunk draws."""
-    number: np.ndarray
-    """[chunks] which chunk of that client it is."""
+    start: Any
+    """The first of the lane's examples."""
+    count: Any
+    """The number of real examples."""
+    owner: Any
+    """The client whose random numbers the chunk draws."""
+    number: Any
+    """Which chunk of that client it is."""
 
 
-class Clients(NamedTuple):
-    """The clients that a lane trains, in order."""
+class Trainee(NamedTuple):
+    """A client that a lane trains."""
 
-    first: np.ndarray
-    """[clients] row of the client's first step in `Tables.rows`."""
-    steps: np.ndarray
-    """[clients] K_i."""
-    weight: np.ndarray
-    """[clients] w_i."""
-    client: np.ndarray
-    """[clients] position in the population."""
-    before: np.ndarray
-    """[clients] steps of the cohort's members before it."""
+    first: Any
+    """Row of its first step in `Tables.rows`."""
+    steps: Any
+    """K_i."""
+    client: Any
+    """Position in the population."""
+    before: Any
+    """Steps of the cohort's members before it."""
 
 
 class Loaded(NamedTuple):
@@ -118,9 +118,9 @@ class Layout:
         With `by_client` no chunk of the full gradient spans two clients, so that a loss with random numbers draws the
         same ones on any layout.
         """
-        lanes = _deal(members, self.lanes, work.cohort.batch_size)
+        lanes = _deal(members, self.lanes, work)
         training = [[m for m in lane if m.steps] for lane in lanes]
-        chunks = [_chunks(lane, self.chunk, by_client) for lane in lanes]
+        chunks = [_chunks(lane, self.chunk, by_client) if work.asks else [] for lane in lanes]
         tables = self._blank(
             work.cohort.batch_size,
             examples=max(sum(m.length for m in lane) for lane in lanes),
@@ -142,16 +142,16 @@ class Layout:
         return Tables(
             places=zeros(examples),
             weights=zeros(examples, dtype=real),
-            chunks=Chunks(*(zeros(chunks) for _ in Chunks._fields)),
-            chunk_count=zeros(),
+            chunks=zeros(chunks, len(Chunk._fields)),
             rows=zeros(steps, batch),
             counts=zeros(steps),
-            clients=Clients(*(zeros(clients, dtype=real if f == "weight" else np.int32) for f in Clients._fields)),
-            client_count=zeros(),
+            clients=zeros(clients, len(Trainee._fields)),
+            shares=zeros(clients, dtype=real),
+            lengths=zeros(2),
         )
 
 
-def _fill(tables: Tables, i: int, work: Work, lane: Sequence[Loaded], chunks: Sequence[tuple[int, ...]]) -> None:
+def _fill(tables: Tables, i: int, work: Work, lane: Sequence[Loaded], chunks: Sequence[Chunk]) -> None:
     """Write the tables of lane i."""
     if not lane:
         return
@@ -160,29 +160,26 @@ def _fill(tables: Tables, i: int, work: Work, lane: Sequence[Loaded], chunks: Se
     shifts = [m.start - offset for m, offset in zip(lane, offsets, strict=True)]
     tables.places[i, :examples] = np.arange(examples) + np.repeat(shifts, lengths)
     tables.weights[i, :examples] = np.repeat([work.gradients[m.place] / m.length for m in lane], lengths)
-    tables.chunk_count[i] = len(chunks)
-    for column, values in zip(tables.chunks, zip(*chunks, strict=True), strict=False):
-        column[i, : len(values)] = values
-
+    if chunks:
+        tables.chunks[i, : len(chunks)] = chunks
     training = [(m, m.batches, offset) for m, offset in zip(lane, offsets, strict=True) if m.batches is not None]
+    tables.lengths[i] = len(chunks), len(training)
     if not training:
         return
     *firsts, steps = itertools.accumulate((m.steps for m, _, _ in training), initial=0)
     width = tables.rows.shape[-1]
     tables.rows[i, :steps] = np.concatenate([pad_rows(batches.rows, width) + offset for _, batches, offset in training])
     tables.counts[i, :steps] = np.concatenate([batches.counts for _, batches, _ in training])
-    tables.client_count[i] = len(training)
-    each = [
-        (first, m.steps, work.updates[m.place], m.client, m.before)
-        for first, (m, _, _) in zip(firsts, training, strict=True)
+    tables.clients[i, : len(training)] = [
+        Trainee(first, m.steps, m.client, m.before) for first, (m, _, _) in zip(firsts, training, strict=True)
     ]
-    for column, values in zip(tables.clients, zip(*each, strict=True), strict=True):
-        column[i, : len(values)] = values
+    tables.shares[i, : len(training)] = [work.updates[m.place] for m, _, _ in training]
 
 
-def _deal(members: Sequence[Loaded], lanes: int, batch: int) -> list[list[Loaded]]:
+def _deal(members: Sequence[Loaded], lanes: int, work: Work) -> list[list[Loaded]]:
     """Longest first to the least loaded lane; in each lane, clients that are asked for a gradient come first."""
-    cost = {m.place: m.steps + m.length / batch * m.probes for m in members}
+    batch = work.cohort.batch_size
+    cost = {m.place: m.steps + (m.length / batch if work.asks and m.probes else 0) for m in members}
     dealt: list[list[Loaded]] = [[] for _ in range(lanes)]
     loads = [0.0] * lanes
     for m in sorted(members, key=lambda m: (-cost[m.place], m.place)):
@@ -192,13 +189,13 @@ def _deal(members: Sequence[Loaded], lanes: int, batch: int) -> list[list[Loaded
     return [sorted(lane, key=lambda m: not m.probes) for lane in dealt]
 
 
-def _chunks(lane: Sequence[Loaded], chunk: int, by_client: bool) -> list[tuple[int, ...]]:
-    """(start, count, owner, number) of the chunks that cover all examples whose gradient may be asked."""
+def _chunks(lane: Sequence[Loaded], chunk: int, by_client: bool) -> list[Chunk]:
+    """The chunks that cover all examples whose gradient may be asked."""
     probing = [m for m in lane if m.probes]
     stretches = [(m.client, m.length) for m in probing] if by_client else [(0, sum(m.length for m in probing))]
     chunks, start = [], 0
     for owner, length in stretches:
         for number, offset in enumerate(range(0, length, chunk)):
-            chunks.append((start + offset, min(chunk, length - offset), owner, number))
+            chunks.append(Chunk(start + offset, min(chunk, length - offset), owner, number))
         start += length
     return chunks

@@ -21,7 +21,7 @@ from fedmime.engine.backends.backend import Figures, Problem, Totals
 from fedmime.engine.backends.local.client import LaneClient, Watch
 from fedmime.engine.backends.local.devices import REPLICATED, SHARDED
 from fedmime.engine.backends.local.gradients import (
-    Kept,
+    AtAnchor,
     Lane,
     full_gradient,
     full_gradient_by_steps,
@@ -39,14 +39,16 @@ class Options(NamedTuple):
     """Clients that a device trains side by side."""
     chunk: int
     """Examples that a full gradient takes at once."""
-    keep: str | None
-    """What the full gradient at the anchor keeps for local steps: `factors`, `cache` or nothing."""
+    at_anchor: str | None
+    """What the full gradient at the anchor leaves for local steps: `factors`, `cache` or nothing."""
     by_steps: bool
     """Whether full gradients go through the clients' mini-batches, as local steps will."""
     anchor: int | None
     """Which of the points is the anchor."""
     starts_at_anchor: bool
     drift: bool
+    dtype: str
+    """The model's."""
 
 
 @functools.partial(jax.jit, static_argnames=("problem", "options"))
@@ -65,18 +67,18 @@ def gradients(
 
     def in_lane(tables: Tables, own: tuple[()], points: tuple[Vector, ...], pool: Any, key: jax.Array) -> Any:
         lane = Lane(problem, pool, tables, key, options.chunk)
-        sums, kept = [], None
+        sums, at_anchor = [], None
         for i, point in enumerate(points):
-            keep = options.keep if i == options.anchor else None
-            if keep == "factors":
-                total, kept = full_gradient_with_factors(lane, point)
-            elif options.by_steps or keep == "cache":
-                total, new = full_gradient_by_steps(lane, point, keep=keep == "cache")
-                kept = new or kept
+            how = options.at_anchor if i == options.anchor else None
+            if how == "factors":
+                total, at_anchor = full_gradient_with_factors(lane, point)
+            elif options.by_steps or how == "cache":
+                total, cached = full_gradient_by_steps(lane, point, keep=how == "cache")
+                at_anchor = cached or at_anchor
             else:
                 total = full_gradient(lane, point)
             sums.append(total)
-        return tuple(sums), () if kept is None else kept[1:]
+        return tuple(sums), () if at_anchor is None else at_anchor[1:]
 
     return _on_devices(options, in_lane, tables, (), points, pool, key)
 
@@ -100,17 +102,16 @@ def training(
 
     Args:
         at_anchor: what the gradient program kept in this round, or empty.
-        kept: what the clients had kept before, [devices * lanes, clients, ...].
+        kept: what the clients had kept from earlier rounds, [devices * lanes, clients, ...].
         pick: the cohort's step whose iterate is drawn, or -1.
         bound: how long an update may be before it is refused.
     """
 
-    def in_lane(tables: Tables, own: Any, message: Message, algorithm: Any, pool: Any, key: Any, rest: Any) -> Any:
-        at_anchor, kept = own
+    def in_lane(tables: Tables, own: Any, message: Message, algorithm: Any, pool: Any, key: Any, scalars: Any) -> Any:
+        (tables_at_anchor, kept), (pick, bound) = own, scalars
         lane = Lane(problem, pool, tables, key, options.chunk)
-        source = Kept(options.keep, *at_anchor) if options.keep and at_anchor else None
-        pick, bound = rest
-        return _train(algorithm, message, lane, source, kept, pick, bound, options)
+        known = AtAnchor(options.at_anchor, *tables_at_anchor) if options.at_anchor and tables_at_anchor else None
+        return _train(algorithm, message, lane, known, kept, pick, bound, options)
 
     given = (message, algorithm, pool, key, (pick, bound))
     return _on_devices(options, in_lane, tables, (at_anchor, kept), *given)
@@ -120,24 +121,24 @@ def _train(
     algorithm: Algorithm,
     message: Message,
     lane: Lane,
-    at_anchor: Kept | None,
+    at_anchor: AtAnchor | None,
     kept: Any,
     pick: jax.Array,
     bound: jax.Array,
     options: Options,
 ) -> tuple[Totals, tuple[Any, jax.Array]]:
     """Train a lane's clients one after another and add up their replies."""
-    clients = lane.tables.clients
-    dtype = jax.tree.leaves(message)[0].dtype
+    shares = lane.tables.shares
+    dtype = jnp.dtype(options.dtype)
 
     def local(i: jax.Array) -> tuple[Reply, Watch]:
-        own_pick = None
+        trainee, own_pick = lane.trainee(i), None
         if algorithm.draws:
-            own_pick = pick - clients.before[i]
-            own_pick = jnp.where((own_pick >= 0) & (own_pick < clients.steps[i]), own_pick, -1)
+            own_pick = pick - trainee.before
+            own_pick = jnp.where((own_pick >= 0) & (own_pick < trainee.steps), own_pick, -1)
         client = LaneClient(
             lane,
-            i,
+            trainee,
             jax.tree.map(lambda leaf: leaf[i], kept),
             own_pick,
             at_anchor=at_anchor,
@@ -154,11 +155,11 @@ def _train(
         reply, watch = local(i)
         length = norm(Vector(reply.send))
         good = jnp.isfinite(length) & (length <= bound) & finite((reply.add, reply.keep))
-        w, steps = clients.weight[i].astype(dtype), clients.steps[i].astype(dtype)
+        w, steps = shares[i].astype(dtype), lane.trainee(i).steps.astype(dtype)
         each = Totals(
             send=jax.tree.map(lambda leaf: w.astype(leaf.dtype) * leaf, reply.send),
             add=reply.add,
-            figures=Figures(w, watch.loss, watch.drift, steps, w * steps),
+            figures=jnp.stack(Figures(w, watch.loss, watch.drift, steps, w * steps)),
         )
         totals = jax.tree.map(lambda total, term: total + jnp.where(good, term, 0), totals, each)
         new = jax.tree.map(lambda all_, leaf: all_.at[i].set(jnp.where(good, leaf, all_[i])), new, reply.keep)
@@ -166,9 +167,9 @@ def _train(
 
     like = jax.eval_shape(local, jnp.zeros((), jnp.int32))[0]
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-    totals = Totals(blank.send, blank.add, Figures(*(jnp.zeros((), dtype) for _ in Figures._fields)))
-    start = (totals, kept, jnp.zeros(clients.steps.shape, bool))
-    totals, new, refused = lax.fori_loop(0, lane.tables.client_count, fold, start)
+    totals = Totals(blank.send, blank.add, jnp.zeros(len(Figures._fields), dtype))
+    start = (totals, kept, jnp.zeros(shares.shape, bool))
+    totals, new, refused = lax.fori_loop(0, lane.tables.lengths[1], fold, start)
     return totals, (new, refused)
 
 

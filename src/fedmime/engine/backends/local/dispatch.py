@@ -50,6 +50,8 @@ class Laid(NamedTuple):
     """Clients whose data cannot be used, each with the reason."""
     share: float
     """The sum of the gradient shares of all others."""
+    clients: int
+    """The number of members whose data can be used."""
     trains: bool
     """Whether anybody is left that trains."""
     options: programs.Options
@@ -89,7 +91,7 @@ class LocalBackend:
             sizes = expected.population.sizes
             self._layout.reserve(sizes[sizes > 0], expected.steps, expected.cohort_size)
             self._pool = Pool.of(expected.population, expected.rounds, expected.cohort_size, self._mesh)
-        self._laid: dict[int, Laid] = {}  # by round: the current one, and the next
+        self._laid: dict[int, Laid] = {}  # by round: the current one, and the next, which is laid out meanwhile
         self._at_anchor: Any = ()  # what the gradients of this round kept for its local steps
         self._trained: list[tuple[Wave, Any, jax.Array]] = []  # waves with what their clients keep and who was refused
 
@@ -104,7 +106,8 @@ class LocalBackend:
         laid = self._lay_out(work)
         gradients = self._gradients(work, laid, points) if points and laid.share else ()
         totals = self._train(work, laid, message, bound) if message is not None and laid.trains else None
-        return Answer(gradients, laid.share, totals, functools.partial(_refused, laid.refused, self._trained))
+        refused = functools.partial(_refused, laid.refused, self._trained)
+        return Answer(gradients, laid.share, totals, laid.clients, refused)
 
     def settle(self, work: Work, accepted: bool) -> None:
         """See `Backend.settle`."""
@@ -139,21 +142,20 @@ class LocalBackend:
         message, bound = replicate((message, jnp.asarray(bound)), self._mesh)
         parts, self._trained = [], []
         for wave in self._waves(work, laid):
-            kept = self._kept(wave)
             at_anchor, self._at_anchor = self._at_anchor, ()
-            totals, (kept, refused) = programs.training(
-                self.problem, work.algorithm, message, at_anchor, kept, wave.pool, wave.tables,
+            totals, (new, refused) = programs.training(
+                self.problem, work.algorithm, message, at_anchor, self._kept(wave), wave.pool, wave.tables,
                 work.key, work.pick, bound, laid.options,
             )  # fmt: skip
             parts.append(totals)
-            self._trained.append((wave, kept, refused))
+            self._trained.append((wave, new, refused))
         return add_parts(parts, self._mesh)
 
     def _kept(self, wave: Wave) -> Any:
         """What the clients of a wave have kept, as arrays [lanes, clients, ...]."""
         if self.memory is None:
             return ()
-        slots, shape = _slots(wave), wave.tables.clients.steps.shape
+        slots, shape = _slots(wave), wave.tables.shares.shape
         values = self.memory.read([client for client, _ in slots])
         table = jax.tree.map(lambda leaf: np.zeros((*shape, *np.shape(leaf)), leaf.dtype), values[0])
         for (_, slot), value in zip(slots, values, strict=True):
@@ -188,6 +190,7 @@ class LocalBackend:
             None,
             refused,
             float(work.gradients[places].sum()),
+            len(places),
             any(cohort.members[place].steps for place in places),
             self._options(work, random, len(groups)),
             random,
@@ -197,21 +200,22 @@ class LocalBackend:
     def _options(self, work: Work, random: bool, groups: int) -> programs.Options:
         """How gradients at the anchor are found depends on the cohort, never on the number of devices."""
         cohort, anchor = work.cohort, work.anchor
-        keep = None
+        at_anchor = None
         if anchor.point is not None and groups == 1 and all(m.probes for m in cohort.training):
             if self.problem.factors is not None:
-                keep = "factors"
+                at_anchor = "factors"
             elif covers_itself(cohort) and nbytes(self._model) * cohort.steps <= CACHE_BYTES:
-                keep = "cache"
+                at_anchor = "cache"
         return programs.Options(
             self._mesh,
             self._layout.lanes // self._mesh.size,
             self._layout.chunk,
-            keep,
+            at_anchor,
             follows_steps(work, random),
             anchor.point,
             anchor.start,
             self._drift,
+            jax.tree.leaves(self._model)[0].dtype.name,
         )
 
     def _waves(self, work: Work, laid: Laid) -> Iterator[Wave]:
