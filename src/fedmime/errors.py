@@ -1,14 +1,17 @@
-"""What can go wrong, by the exit code it ends in. Every message is one line: the field, the value, what is accepted."""
+"""The errors of this package, each with the exit code by which the command line ends.
+
+Every message is one line that names the field, quotes the value and says what is accepted.
+"""
 
 
 class FedmimeError(Exception):
-    """The base of everything this library raises on purpose."""
+    """The base of all errors that this package raises on purpose."""
 
     exit_code = 1
 
 
 class ConfigError(FedmimeError, ValueError):
-    """A number, name or combination of arguments that makes no sense."""
+    """An argument, or a combination of arguments, that is not accepted."""
 
     exit_code = 2
 
@@ -20,21 +23,21 @@ class DataError(FedmimeError, ValueError):
 
 
 class ClientError(DataError):
-    """One client's data that cannot be trained on; that of others can."""
+    """Data of a single client that cannot be trained on; a run can continue without this client."""
 
 
 class ClientFailed(FedmimeError):
-    """A client's loss or algorithm raised an error; the message names the client and what it was doing."""
+    """A client's loss or algorithm raised an error; the message names the client and the stage."""
 
 
 class Diverged(FedmimeError, ArithmeticError):
-    """The server model or its statistics stopped being finite."""
+    """The server model or its statistics are no longer finite, or updates have exploded."""
 
     exit_code = 4
 
 
 class CheckpointError(FedmimeError):
-    """A saved run that cannot be gone on with: damaged, or of another configuration."""
+    """A saved run that cannot be continued: it is damaged or belongs to another configuration."""
 
     exit_code = 5
 
@@ -46,7 +49,7 @@ class LockError(FedmimeError):
 
 
 class Stopped(FedmimeError):
-    """A run that a signal ended, after its state was saved."""
+    """A run that was ended by a signal, after its state was saved. The exit code is 128 plus the signal's number."""
 
     def __init__(self, message: str, signal: int) -> None:
         super().__init__(message)

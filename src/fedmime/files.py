@@ -1,4 +1,8 @@
-"""Files that appear whole or not at all, and whose contents are known by their sha256."""
+"""Files that appear whole or not at all, private directories, and SHA-256 digests.
+
+A file that others may read while it is written, or that a killed process may leave behind, is first written to a
+temporary path in the same directory, flushed to disk, and then renamed, which is atomic.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +22,18 @@ from typing import Any
 
 from fedmime.errors import ConfigError, DataError
 
-SUMS = "SHA256SUMS"  # the usual `sha256sum` list beside data files
+SUMS = "SHA256SUMS"  # the list beside data files, in the format of the `sha256sum` command
 
 
 def user_cache() -> Path:
-    """Where what can be made again is kept: `$FEDMIME_CACHE`, or else the user's cache; `OSError` if there is none."""
+    """The directory for files that can be made again: `$FEDMIME_CACHE`, else `home_cache`."""
     if given := os.environ.get("FEDMIME_CACHE"):
         return Path(given)
     return home_cache()
 
 
 def home_cache() -> Path:
-    """The package's folder in the user's cache; `OSError` for a user without a home."""
+    """The package's directory in the user's cache (`XDG_CACHE_HOME` or `~/.cache`); `OSError` without a home."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedmime"
     except RuntimeError:
@@ -37,9 +41,13 @@ def home_cache() -> Path:
 
 
 def private_directory(path: Path) -> Path:
-    """The directory, made where it is not there, once nobody but the caller can write to it; else `PermissionError`.
+    """Create a directory to which only the user can write, or verify that an existing one is such.
 
-    What is in it can then be run: it was put there by the caller.
+    Code that is found in it can be executed, because nobody else can have put it there. Therefore no directory above it
+    may be writable for everybody either, unless its sticky bit prevents renaming, as in `/tmp`.
+
+    Raises:
+        PermissionError: somebody else can write to the directory or replace it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
@@ -53,7 +61,7 @@ def private_directory(path: Path) -> Path:
 
 
 def require_writable(path: Path) -> None:
-    """Refuse with `OSError` a directory that cannot be made or written to; nothing is made."""
+    """Raise `OSError` if a directory cannot be created or written to; nothing is created."""
     there = next(above for above in (path.absolute(), *path.absolute().parents) if above.exists())
     for wrong, code in ((not there.is_dir(), errno.ENOTDIR), (not os.access(there, os.W_OK | os.X_OK), errno.EACCES)):
         if wrong:
@@ -61,14 +69,14 @@ def require_writable(path: Path) -> None:
 
 
 def owned_alone(found: os.stat_result) -> bool:
-    """Whether a file or directory is the caller's, and writable for neither its group nor others."""
-    if not hasattr(os, "geteuid"):  # Windows: folders of users are private, and modes say nothing
+    """Whether a file or directory belongs to the user, and neither its group nor others may write to it."""
+    if not hasattr(os, "geteuid"):  # Windows: users' directories are private, and modes carry no information
         return True
     return found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file's bytes."""
+    """The SHA-256 of a file's content, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -85,7 +93,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def pinned(path: Path) -> str | None:
-    """The sha256 that the `SHA256SUMS` beside a file promises for it, or None."""
+    """The SHA-256 that the `SHA256SUMS` beside a file lists for it, or None."""
     listing = path.parent / SUMS
     if not listing.is_file():
         return None
@@ -97,7 +105,15 @@ def pinned(path: Path) -> str | None:
 
 
 def require(path: Path, sha256: str | None = None) -> Path:
-    """The path, once the file exists and is the one its sha256 (given, or in `SHA256SUMS`) promises."""
+    """The path of a file, after it was verified that the file exists and has the expected content.
+
+    Args:
+        path: the file.
+        sha256: the expected digest; by default the one in `SHA256SUMS`, if there is one.
+
+    Raises:
+        DataError: the file does not exist or has another digest.
+    """
     if not path.is_file():
         raise DataError(f"no file {str(path)!r}")
     expected = sha256 or pinned(path)
@@ -110,7 +126,7 @@ def require(path: Path, sha256: str | None = None) -> Path:
 
 
 def pin(paths: list[Path]) -> None:
-    """Write the sha256 of files of one folder into its `SHA256SUMS`, keeping its other lines."""
+    """Record the digests of files of one directory in its `SHA256SUMS`, and keep the other lines of the list."""
     listing = paths[0].parent / SUMS
     kept = {}
     if listing.is_file():
@@ -124,7 +140,12 @@ def pin(paths: list[Path]) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path to write; on success it is flushed to disk and renamed to `path`, else removed."""
+    """Write a file atomically.
+
+    Yields:
+        A temporary path to write to. When the block ends normally it is flushed to disk and renamed to `path`,
+        replacing an earlier file; when the block raises, it is removed.
+    """
     with _beside(path, _empty_file) as temporary:
         yield temporary
         os.chmod(temporary, 0o644)
@@ -135,9 +156,11 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
-    """A temporary directory to fill; on success everything in it is flushed and it becomes `path`, else it is removed.
+    """Create a directory atomically. It must not exist yet: data is never overwritten in place.
 
-    `path` must not exist: data is never overwritten in place.
+    Yields:
+        A temporary directory to fill. When the block ends normally its content is flushed to disk and it is renamed to
+        `path`; when the block raises, it is removed.
     """
     if path.exists():
         raise ConfigError(f"{str(path)!r} exists already; choose another path or remove it first")
@@ -153,10 +176,14 @@ def whole_directory(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _beside(path: Path, make: Callable[..., str]) -> Iterator[Path]:
-    """A new temporary file or directory for `path`; in the end it is gone or has become `path`.
+    """A new temporary file or directory next to `path`; at the end it has been renamed or is removed.
 
-    It is locked as long as this process writes to it. So what a killed process left is known by its free lock, and is
-    removed by the next that writes the same path.
+    It is locked as long as this process writes to it. So temporary paths that a killed process left are recognised by
+    their free locks, and are removed by the next process that writes the same path.
+
+    Args:
+        path: the final path.
+        make: creates the temporary file or directory, with the arguments of `tempfile.mkdtemp`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_left_over(path)
@@ -169,6 +196,7 @@ def _beside(path: Path, make: Callable[..., str]) -> Iterator[Path]:
 
 
 def _remove_left_over(path: Path) -> None:
+    """Remove temporary paths of `path` that no process has locked."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         with contextlib.suppress(OSError):  # in use, somebody else's, or on a file system without locks
             handle = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -180,10 +208,17 @@ def _remove_left_over(path: Path) -> None:
 
 
 def _claimed(path: Path, make: Callable[..., str]) -> tuple[Path, int]:
-    """A new temporary path and the handle that locks it."""
+    """Create a temporary path and lock it.
+
+    Between creation and locking another process may take the path for left over and remove it; then it is created
+    again.
+
+    Returns:
+        The path, and the file descriptor that holds the lock.
+    """
     while True:
         temporary = Path(make(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
-        with contextlib.suppress(FileNotFoundError):  # taken for left over before it was locked: once more
+        with contextlib.suppress(FileNotFoundError):  # removed by another process before it was locked
             handle = os.open(temporary, os.O_RDONLY)
             with contextlib.suppress(OSError):
                 fcntl.flock(handle, fcntl.LOCK_EX)
@@ -193,12 +228,14 @@ def _claimed(path: Path, make: Callable[..., str]) -> tuple[Path, int]:
 
 
 def _empty_file(**where: Any) -> str:
+    """Create an empty temporary file, with the arguments of `tempfile.mkstemp`, and return its path."""
     handle, name = tempfile.mkstemp(**where)
     os.close(handle)
     return name
 
 
 def _remove(path: Path) -> None:
+    """Remove a file or a directory with its content, if it exists."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -206,7 +243,7 @@ def _remove(path: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Push a file's or a directory's contents to disk."""
+    """Flush a file's or a directory's content to disk (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

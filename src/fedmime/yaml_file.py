@@ -1,4 +1,8 @@
-"""Reading YAML that nobody vouches for: the one way in for configuration files and recorded configurations."""
+"""Reading YAML from untrusted sources: the only way in for configuration files and recorded configurations.
+
+The safe loader of PyYAML creates no objects of other classes, but a small file can still exhaust memory or time: by
+nesting, by aliases that multiply, or by a number with millions of digits. All of these are bounded here.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,22 @@ from typing import Any
 import yaml
 
 LARGEST = 1_000_000  # bytes of a file
-_DEEPEST = 20  # mappings and lists inside one another
-_MOST_VALUES = 100_000  # in one file, each alias counted as everything it stands for
-_LONGEST_NUMBER = 1000  # characters of a whole number
+_DEEPEST = 20  # levels of nested mappings and lists
+_MOST_VALUES = 100_000  # values of a file, with aliases expanded
+_LONGEST_NUMBER = 1000  # characters of an integer, whose conversion takes time quadratic in its length
 
 
 def read_mapping(path: Path) -> dict[Any, Any]:
-    """The mapping that a YAML file holds.
+    """Read the mapping that a YAML file holds.
 
-    A file that is too large, too deep, repeats a key or whose aliases multiply into too many values is refused before
-    memory is spent on it: `ValueError` says in one line, without the file's name, what is wrong; `OSError` passes.
+    A file that is too large, too deeply nested, repeats a key, or whose aliases expand to too many values is refused
+    before memory is spent on it.
+
+    Raises:
+        ValueError: what is wrong, in one line without the file's name. OSError: the file cannot be read.
     """
     with path.open("rb") as file:
-        content = file.read(LARGEST + 1)  # devices and pipes have no size to look at
+        content = file.read(LARGEST + 1)  # bounded reading, as devices and pipes do not tell their size
     if len(content) > LARGEST:
         raise ValueError(f"more than {LARGEST:,} bytes; accepted are at most that many")
     text = content.decode("utf-8")
@@ -34,14 +41,19 @@ def read_mapping(path: Path) -> dict[Any, Any]:
 
 
 class _Bounded(yaml.SafeLoader):
-    """PyYAML's safe loader with bounds on depth and number of values, and without repeated keys."""
+    """PyYAML's safe loader with bounds on depth and number of values; repeated keys are errors."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = self._values = 0
-        self._sizes: dict[yaml.Node, int] = {}  # how many values each finished node stands for
+        self._sizes: dict[yaml.Node, int] = {}  # number of values of each finished node, aliases expanded
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
+        """Parse one node and count its values.
+
+        An alias counts as many values as the node it stands for, because reading the document expands it. An alias of a
+        node that contains it would be infinite, and is refused.
+        """
         mark, is_alias = self.peek_event().start_mark, self.check_event(yaml.AliasEvent)
         before, self._depth = self._values, self._depth + 1
         if self._depth > _DEEPEST:
@@ -61,6 +73,7 @@ class _Bounded(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Build a dictionary and refuse repeated keys, of which PyYAML would silently keep the last."""
         found = super().construct_mapping(node, deep)
         seen = set()
         for key_node, _ in node.value:
@@ -71,21 +84,22 @@ class _Bounded(yaml.SafeLoader):
         return found
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Build a value; one that has no Python equivalent, such as a date in month 13, is refused with its line."""
         try:
             return super().construct_object(node, deep)
-        except (ValueError, OverflowError) as error:  # such as a date in month 13
+        except (ValueError, OverflowError) as error:
             raise _Refused(str(error), node.start_mark) from None
 
 
 class _Refused(yaml.MarkedYAMLError):
-    """What a file holds that is not accepted, and where."""
+    """Content that is not accepted, with its position in the file."""
 
     def __init__(self, problem: str, mark: Any) -> None:
         super().__init__(problem=problem, problem_mark=mark)
 
 
 def _told(error: yaml.YAMLError) -> str:
-    """The line and the reason, in one line."""
+    """The line number and the reason of an error, in one line."""
     mark = getattr(error, "problem_mark", None)
     reason = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     return ("" if mark is None else f"line {mark.line + 1}: ") + " ".join(str(reason).split())

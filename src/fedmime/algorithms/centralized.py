@@ -1,4 +1,4 @@
-"""Centralized training on pooled data: what every other algorithm mimics."""
+"""Centralized training on pooled data: the method that Mime mimics, and the reference of comparisons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from fedmime.vector import Vector
 
 @recipe
 class Centralized(Tracking):
-    """The base optimizer, mini-batch by mini-batch, by one client that holds everybody's data."""
+    """Centralized training as a recipe; `centralized` explains its arguments.
+
+    One client holds the data of everybody and runs the base optimizer mini-batch by mini-batch. It moves model and
+    statistics, and the server takes over both.
+    """
 
     base: BaseOptimizer
     eta: Value = number(POSITIVE)
@@ -49,9 +53,16 @@ class Centralized(Tracking):
 def centralized(
     base: BaseOptimizer, eta: Number, apply: str | None = None, prime_rounds: int | None = None
 ) -> Centralized:
-    r"""The base optimizer itself: $x \gets x - \eta\,U(g, s)$, $s \gets V(g, s)$ on i.i.d. mini-batches of pooled data.
+    r"""The base optimizer on pooled data, without clients.
 
-    `apply` and `prime_rounds` as in `mime`; a textbook optimizer is `apply="lookahead"`.
+    $x \gets x - \eta\,U(g, s)$ and $s \gets V(g, s)$ on i.i.d. mini-batches of the data of all clients. A round takes
+    as many examples as an average cohort has.
+
+    Args:
+        base: the base optimizer.
+        eta: $\eta$, the learning rate, or a schedule.
+        apply: as in `mime`; a textbook optimizer is `"lookahead"`.
+        prime_rounds: as in `mime`.
     """
     apply = application("centralized", base, apply)
     return checked(Centralized(base, eta, apply, priming("centralized", base, apply, prime_rounds)))

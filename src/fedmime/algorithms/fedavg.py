@@ -1,4 +1,7 @@
-"""FedAvg with any server optimizer: clients run SGD, the server steps along their mean movement."""
+"""FedAvg with any server optimizer: clients run SGD, the server steps along their mean movement.
+
+`ServerOptimized` is the base of all algorithms of this kind: FedAvg, FedProx, SCAFFOLD and FedDyn.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,21 @@ from fedmime.vector import Vector
 
 
 class FedAvgState(NamedTuple):
-    """The server of every algorithm whose clients only send their movement."""
+    """The server's state in algorithms whose clients only send their movement."""
 
     x: Vector  # server model
-    s: Statistics  # of the server optimizer; never leaves the server
+    s: Statistics  # of the server optimizer; clients never see it
 
 
 class ServerOptimized(Algorithm):
-    """Algorithms that hand the cohort's mean movement to a server optimizer as a pseudo-gradient."""
+    """Algorithms that hand the cohort's mean movement Σ wᵢ (yᵢ − x) to a server optimizer, as a pseudo-gradient.
+
+    Attributes:
+        eta: η, the clients' learning rate.
+        optimizer: the server optimizer.
+        eta_server: the server's learning rate.
+        apply: how the server optimizer is applied, `"lookahead"` or `"frozen"`.
+    """
 
     eta: Value
     optimizer: BaseOptimizer
@@ -31,7 +41,16 @@ class ServerOptimized(Algorithm):
         return FedAvgState(x, self.optimizer.init(x))
 
     def follow(self, x: Vector, s: Statistics, movement: Vector) -> tuple[Vector, Statistics]:
-        """One step of the server optimizer on the pseudo-gradient -movement."""
+        """One step of the server optimizer.
+
+        Args:
+            x: the server model.
+            s: statistics of the server optimizer.
+            movement: the mean movement of the clients; the pseudo-gradient is −movement.
+
+        Returns:
+            The new model and statistics.
+        """
         U, V = self.optimizer.direction(self.apply), self.optimizer.track_at
         return x - self.eta_server * U(-movement, s, x), V(-movement, s, x)
 
@@ -44,7 +63,7 @@ class ServerOptimized(Algorithm):
 
 @recipe
 class FedAvg(ServerOptimized):
-    """y ← y − η ∇fᵢ(y; ζ)."""
+    """FedAvg as a recipe; `fedavg` explains its arguments. A local step is y ← y − η ∇fᵢ(y; ζ)."""
 
     eta: Value = number(POSITIVE)
     optimizer: BaseOptimizer
@@ -66,8 +85,14 @@ def fedavg(
     r"""Federated averaging; with a `server` optimizer other than SGD this is FedOpt.
 
     Clients run SGD with rate $\eta$; the server takes $x \gets x - \eta_s\,U(\Delta, s)$ on the pseudo-gradient
-    $\Delta = x - \sum_i w_i y_i$. A server optimizer is run whole (statistics first, step after: `lookahead`), as
-    FedOpt does; `apply="frozen"` steps with the statistics of earlier rounds only.
+    $\Delta = x - \sum_i w_i y_i$.
+
+    Args:
+        eta: $\eta$, the clients' learning rate, or a schedule.
+        server: the server optimizer; SGD by default.
+        eta_server: $\eta_s$, the server's learning rate, or a schedule.
+        apply: `"lookahead"` runs the server optimizer as a whole, statistics first and step after, as FedOpt does;
+            `"frozen"` steps with the statistics of earlier rounds only.
 
     References: McMahan et al., 2017, https://arxiv.org/abs/1602.05629; Reddi et al., 2021,
     https://arxiv.org/abs/2003.00295
@@ -78,6 +103,13 @@ def fedavg(
 def server_options(
     owner: str, server: BaseOptimizer | None, eta_server: Number, apply: str
 ) -> tuple[BaseOptimizer, Number, str]:
-    """Check the arguments that all server-optimized algorithms share."""
+    """Check the arguments that all server-optimized algorithms share.
+
+    Args:
+        owner: name of the factory, for messages.
+
+    Returns:
+        The server optimizer (SGD for None), its rate, and how it is applied: the last fields of these recipes.
+    """
     optimizer = base_optimizer(owner, "server", sgd() if server is None else server)
     return optimizer, eta_server, application(owner, optimizer, apply)

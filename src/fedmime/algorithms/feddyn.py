@@ -1,4 +1,4 @@
-"""FedDyn: a dynamic regularizer that aligns every client's optimum with the server's."""
+"""FedDyn: a dynamic regularizer that aligns the stationary points of every client's loss with the server's."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from fedmime.vector import Vector, zeros
 
 
 class FedDynState(NamedTuple):
-    """The server's model and the sum of all movements it has seen."""
+    """The server's state: its model, and the mean of the linear terms that clients keep."""
 
     x: Vector
     s: Statistics  # of the server optimizer
@@ -19,7 +19,7 @@ class FedDynState(NamedTuple):
 
 @recipe
 class FedDyn(ServerOptimized):
-    """y ← y − η (∇fᵢ(y; ζ) − hᵢ + α (y − x))."""
+    """FedDyn as a recipe; `feddyn` explains its arguments. A local step is y ← y − η (∇fᵢ(y; ζ) − hᵢ + α (y − x))."""
 
     eta: Value = number(POSITIVE)
     alpha: Value = number(POSITIVE)
@@ -31,6 +31,7 @@ class FedDyn(ServerOptimized):
         return FedDynState(x, self.optimizer.init(x), zeros(x))
 
     def remember(self, x: Vector) -> Vector:
+        """The linear term hᵢ of a client that was never seen: zero."""
         return zeros(x)
 
     def local(self, message: tuple[Vector], client: Client) -> Reply:
@@ -51,7 +52,16 @@ class FedDyn(ServerOptimized):
 def feddyn(
     eta: Number, alpha: Number, server: BaseOptimizer | None = None, eta_server: Number = 1.0, apply: str = "lookahead"
 ) -> FedDyn:
-    r"""FedDyn: clients keep $h_i \gets h_i - \alpha (y_i - x)$, the server moves to $\sum_i w_i y_i - h/\alpha$.
+    r"""FedDyn: a regularizer that each client adapts to its own gradient.
+
+    Clients take $y \gets y - \eta(\nabla f_i(y;\zeta) - h_i + \alpha(y - x))$ and keep
+    $h_i \gets h_i - \alpha (y_i - x)$; the server moves to $\sum_i w_i y_i - h/\alpha$, where h is the mean of the
+    $h_i$ over the population.
+
+    Args:
+        eta: $\eta$, the clients' learning rate, or a schedule.
+        alpha: $\alpha$, the strength of the regularizer, positive.
+        server: as in `fedavg`; so are `eta_server` and `apply`.
 
     Reference: Acar et al., 2021, https://arxiv.org/abs/2111.04263
     """

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are held back by a spring to the server model."""
+"""FedProx: FedAvg with a penalty on the distance of a client from the server model."""
 
 from fedmime.algorithms.algorithm import Client, Reply
 from fedmime.algorithms.fedavg import ServerOptimized, server_options
@@ -9,7 +9,7 @@ from fedmime.vector import Vector
 
 @recipe
 class FedProx(ServerOptimized):
-    """y ← y − η (∇fᵢ(y; ζ) + μ (y − x))."""
+    """FedProx as a recipe; `fedprox` explains its arguments. A local step is y ← y − η (∇fᵢ(y; ζ) + μ (y − x))."""
 
     eta: Value = number(POSITIVE)
     mu: Value = number(NON_NEGATIVE)
@@ -29,7 +29,15 @@ class FedProx(ServerOptimized):
 def fedprox(
     eta: Number, mu: Number, server: BaseOptimizer | None = None, eta_server: Number = 1.0, apply: str = "lookahead"
 ) -> FedProx:
-    r"""FedAvg with $\frac{\mu}{2}\|y - x\|^2$ added to every local loss.
+    r"""FedProx: FedAvg with a penalty on the distance of a client from the server model.
+
+    The penalty $\frac{\mu}{2}\|y - x\|^2$ is added to every local loss, so that a local step is
+    $y \gets y - \eta(\nabla f_i(y;\zeta) + \mu(y - x))$.
+
+    Args:
+        eta: $\eta$, the clients' learning rate, or a schedule.
+        mu: $\mu$, the strength of the penalty; 0 gives FedAvg.
+        server: as in `fedavg`; so are `eta_server` and `apply`.
 
     Reference: Li et al., 2020, https://arxiv.org/abs/1812.06127
     """

@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates that clients keep between the rounds they are seen in."""
+"""SCAFFOLD: control variates that clients keep between the rounds they take part in."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from fedmime.vector import Vector, zeros
 
 
 class ScaffoldState(NamedTuple):
-    """The server's model and its control variate."""
+    """The server's state: its model and its control variate."""
 
     x: Vector
     s: Statistics  # of the server optimizer
@@ -19,7 +19,7 @@ class ScaffoldState(NamedTuple):
 
 @recipe
 class Scaffold(ServerOptimized):
-    """y ← y − η (∇fᵢ(y; ζ) − cᵢ + c)."""
+    """SCAFFOLD as a recipe; `scaffold` explains its arguments. A local step is y ← y − η (∇fᵢ(y; ζ) − cᵢ + c)."""
 
     eta: Value = number(POSITIVE)
     optimizer: BaseOptimizer
@@ -30,6 +30,7 @@ class Scaffold(ServerOptimized):
         return ScaffoldState(x, self.optimizer.init(x), zeros(x))
 
     def remember(self, x: Vector) -> Vector:
+        """The control variate cᵢ of a client that was never seen: zero."""
         return zeros(x)
 
     def broadcast(self, server: ScaffoldState, h: tuple[Vector, ...]) -> tuple[Vector, Vector]:
@@ -53,9 +54,15 @@ class Scaffold(ServerOptimized):
 def scaffold(
     eta: Number, server: BaseOptimizer | None = None, eta_server: Number = 1.0, apply: str = "lookahead"
 ) -> Scaffold:
-    r"""SCAFFOLD with option II: $c_i^+ = c_i - c + (x - y_i)/(K\eta)$ and $c \gets c + \frac1N\sum_i (c_i^+ - c_i)$.
+    r"""SCAFFOLD with option II: control variates correct the drift of local steps.
 
-    The only variate here that needs clients to be seen again; a client never seen has $c_i = 0$.
+    Clients take $y \gets y - \eta(\nabla f_i(y;\zeta) - c_i + c)$ and keep $c_i^+ = c_i - c + (x - y_i)/(K\eta)$; the
+    server moves $c \gets c + \frac1N\sum_i (c_i^+ - c_i)$. The variates help only if clients are seen again; a client
+    that was never seen has $c_i = 0$.
+
+    Args:
+        eta: $\eta$, the clients' learning rate, or a schedule.
+        server: as in `fedavg`; so are `eta_server` and `apply`.
 
     Reference: Karimireddy et al., 2020, https://arxiv.org/abs/1910.06378
     """

@@ -1,4 +1,7 @@
-"""Server-only methods: the cohort sends full gradients, nobody takes local steps."""
+"""Server-only methods: the cohort sends full gradients, and nobody takes local steps.
+
+They are the baselines that show what local steps gain.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from fedmime.vector import Vector
 
 @recipe
 class ServerOnly(Tracking):
-    """x ← x − η U(c, s), s ← V(c, s)."""
+    """The base optimizer on the server as a recipe: x ← x − η U(c, s), s ← V(c, s); see `server_only`."""
 
     base: BaseOptimizer
     eta: Value = number(POSITIVE)
@@ -30,7 +33,7 @@ class ServerOnly(Tracking):
 
 @recipe
 class ServerOnlyMVR(MVR):
-    """x ← x − η mᵗ: STORM on the cohort's gradients."""
+    """Momentum-based variance reduction on the server as a recipe: x ← x − η mᵗ; see `server_only_mvr`."""
 
     eta: Value = number(POSITIVE)
     beta: Value = number(UNIT)
@@ -46,16 +49,29 @@ class ServerOnlyMVR(MVR):
 def server_only(
     base: BaseOptimizer, eta: Number, apply: str | None = None, prime_rounds: int | None = None
 ) -> ServerOnly:
-    r"""The base optimizer on the cohort's mean full gradient $c$: $x \gets x - \eta\,U(c, s)$, then $s \gets V(c, s)$.
+    r"""The base optimizer on the cohort's mean full gradient, without local steps.
 
-    `apply` and `prime_rounds` as in `mime`.
+    $x \gets x - \eta\,U(c, s)$ with the mean $c$ of the clients' gradients at x, then $s \gets V(c, s)$.
+
+    Args:
+        base: the base optimizer.
+        eta: $\eta$, the learning rate, or a schedule.
+        apply: as in `mime`.
+        prime_rounds: as in `mime`.
     """
     apply = application("server_only", base, apply)
     return checked(ServerOnly(base, eta, apply, priming("server_only", base, apply, prime_rounds)))
 
 
 def server_only_mvr(eta: Number, beta: Number, init_rounds: int = 1) -> ServerOnlyMVR:
-    r"""Momentum-based variance reduction without local steps, $x \gets x - \eta\,m^t$ with `mime_mvr`'s $m^t$.
+    r"""Momentum-based variance reduction (STORM) without local steps.
+
+    $x \gets x - \eta\,m^t$ with the momentum $m^t$ of `mime_mvr`.
+
+    Args:
+        eta: $\eta$, the learning rate, or a schedule.
+        beta: $\beta$ in [0, 1), the weight of earlier gradients in the momentum.
+        init_rounds: gradient-only rounds whose mean gradient becomes $m^0$.
 
     Reference: Cutkosky and Orabona, 2019, https://arxiv.org/abs/1905.10018
     """

@@ -1,4 +1,8 @@
-"""What a problem's functions must return: found out by tracing them once for every kind of data, before any round."""
+"""The contract of a problem's functions: which shapes `loss` and `metrics` must return.
+
+Both functions are traced with abstract arrays before any round, once for every structure of model and data. A wrong
+shape is then a one-line error instead of a broadcast that trains something else or a failure in a compiled program.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +22,37 @@ Columns = Mapping[str, np.ndarray]
 
 
 def traced_loss(problem: Any, params: Any, sample: Columns) -> Any:
-    """The program of a problem's loss for examples like those of `sample`, once it is known to have shape [n].
+    """Trace a problem's loss and check that it returns one floating-point number per example.
 
-    A loss [n, 1] would be broadcast against the weights [n] of its examples, and train something else.
+    A loss of shape [n, 1] would be broadcast against the weights [n] of the examples to [n, n], and train something
+    else without an error.
+
+    Args:
+        problem: has `loss(params, batch, key)` and perhaps a name.
+        params: the model, arrays or shapes.
+        sample: columns of any number of examples, of which the shapes and types matter.
+
+    Returns:
+        The traced program (a jaxpr), from which others can see whether the loss uses random numbers.
+
+    Raises:
+        ConfigError: the loss has another shape or type. DataError: the loss asks for a field that the data does not
+        have.
     """
     return _traced_loss(_name(problem), problem.loss, *_batch(params, sample))
 
 
 def check_metrics(problem: Any, params: Any, sample: Columns) -> None:
-    """Check that every metric is a pair of values [n] and weights [n]."""
+    """Trace a problem's metrics and check that every metric is a pair of values [n] and weights [n].
+
+    The arguments and errors are those of `traced_loss`.
+    """
     _check_metrics(_name(problem), problem.metrics, *_batch(params, sample))
 
 
 @functools.lru_cache(maxsize=64)
 def _traced_loss(name: str, loss: Callable[..., Any], n: int, tree: Any, leaves: tuple[Any, ...]) -> Any:
+    """Do the work of `traced_loss`, cached by function and by what `_batch` returns."""
     params, batch = abstract(tree, leaves)
     trace = jax.make_jaxpr(loss, return_shape=True)
     program, found = _with_fields(name, "loss", batch, lambda: trace(params, batch, jax.random.key(0)))
@@ -44,6 +65,7 @@ def _traced_loss(name: str, loss: Callable[..., Any], n: int, tree: Any, leaves:
 
 @functools.lru_cache(maxsize=64)
 def _check_metrics(name: str, metrics: Callable[..., Any], n: int, tree: Any, leaves: tuple[Any, ...]) -> None:
+    """Do the work of `check_metrics`, cached by function and by what `_batch` returns."""
     params, batch = abstract(tree, leaves)
     found = _with_fields(name, "metrics", batch, lambda: jax.eval_shape(metrics, params, batch))
     if not isinstance(found, Mapping):
@@ -56,7 +78,7 @@ def _check_metrics(name: str, metrics: Callable[..., Any], n: int, tree: Any, le
 
 
 def _with_fields(name: str, function: str, batch: Mapping[str, Any], trace: Callable[[], Any]) -> Any:
-    """What tracing gives; a field that is not there is named with those that are."""
+    """The result of a trace; a `KeyError` for a missing field becomes a `DataError` that lists the fields there are."""
     try:
         return trace()
     except KeyError as error:
@@ -65,7 +87,12 @@ def _with_fields(name: str, function: str, batch: Mapping[str, Any], trace: Call
 
 
 def _batch(params: Any, sample: Columns) -> tuple[int, Any, tuple[Any, ...]]:
-    """A model and a batch by their shapes, and a number of examples that is no other length of theirs."""
+    """An abstract model and batch, in the form in which traces are cached.
+
+    Returns:
+        The number of examples n, the structure of (params, batch), and the shapes and types of its leaves. n equals no
+        other dimension of the model or the data, so that it can be recognised in the shapes of results.
+    """
     lengths = {length for leaf in jax.tree.leaves(params) for length in jnp.shape(leaf)}
     lengths |= {length for column in sample.values() for length in column.shape[1:]}
     n = next(n for n in itertools.count(7) if n not in lengths)
@@ -74,11 +101,12 @@ def _batch(params: Any, sample: Columns) -> tuple[int, Any, tuple[Any, ...]]:
 
 
 def _shape(found: Any, n: int) -> str:
-    """A shape in which the number of examples is called n."""
+    """A shape as text for a message, with the number of examples written as n."""
     if not isinstance(found, jax.ShapeDtypeStruct):
         return f"a {type(found).__name__}"
     return f"[{', '.join('n' if length == n else str(length) for length in found.shape)}]"
 
 
 def _name(problem: Any) -> str:
+    """The name of a problem for messages."""
     return getattr(problem, "name", "problem")

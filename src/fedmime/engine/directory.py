@@ -1,4 +1,11 @@
-"""The directory of a run: who writes to it, what was asked, what happened, and how to go on exactly."""
+"""The directory of a run: who writes to it, what was asked, what happened, and how to resume exactly.
+
+A run directory holds `identity.json` (the facts that decide every number of the run), `config.yaml`, `metrics.jsonl`
+(one line per round), `timings.jsonl`, `status.json`, `log.txt`, `checkpoints/`, TensorBoard events in `tb/`, and the
+exported models. One process at a time may write to it, which a lock file ensures. Files are written atomically or
+appended to; a checkpoint records the length and digest of `metrics.jsonl`, and resuming cuts the file back to it. So a
+run that is killed at any time and started again has the same history and model as an unbroken one.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +43,7 @@ IDENTITY, CONFIG, STATUS, TIMINGS, CLIENTS, LOG = (
     "log.txt",
 )
 LOCK, MEMORY, MODEL, BEST = "run.lock", "clients.memory", "model.safetensors", "best.safetensors"
-_OURS = (
+_OURS = (  # what a fresh start removes
     IDENTITY,
     CONFIG,
     STATUS,
@@ -53,7 +60,19 @@ _OURS = (
 
 
 class RunDirectory:
-    """A run's files; a context that one process at a time can be in."""
+    """The files of a run. As a context manager it holds the lock: only one process at a time can be in it.
+
+    The order of calls is `claim`, `resume`, then `row`, `save`, `export` and `status` as the run proceeds.
+
+    Args:
+        path: the directory, which is created if it does not exist.
+        keep: how many of the latest checkpoints stay, besides the best.
+        metric: the figure by which a checkpoint is the best.
+
+    Attributes:
+        rows: the history so far, one dictionary per round.
+        checkpoints: the run's checkpoints, once `claim` or `check` was called.
+    """
 
     def __init__(self, path: Path, keep: int, metric: str = "test_accuracy") -> None:
         self.path, self._keep, self._metric = path, keep, metric
@@ -62,6 +81,7 @@ class RunDirectory:
         self._began, self._before = time.monotonic(), 0.0
 
     def __enter__(self) -> Self:
+        """Create the directory and take the lock; `LockError` if another process has it."""
         import filelock
 
         self.path.mkdir(parents=True, exist_ok=True)
@@ -76,7 +96,12 @@ class RunDirectory:
         self._stack.close()
 
     def check(self, facts: Mapping[str, Any], fresh: bool) -> None:
-        """Refuse what `claim` and `resume` refuse; nothing is written."""
+        """Raise what `claim` and `resume` would raise, without writing anything, for a dry run.
+
+        Args:
+            facts: the identity of the run, see `identity.facts`.
+            fresh: whether an earlier run in the directory would be removed.
+        """
         require_writable(self.path)
         if (self.path / LOCK).exists():
             with self:
@@ -86,7 +111,15 @@ class RunDirectory:
             self._saved()
 
     def claim(self, facts: Mapping[str, Any], config: Mapping[str, Any], data: Mapping[str, Any], fresh: bool) -> None:
-        """Say what this run is. A directory with another run is refused, unless a fresh start is wanted."""
+        """Make the directory this run's own and write down what was asked.
+
+        Args:
+            facts: the identity of the run. A directory that holds a run with other facts is refused with
+                `CheckpointError`.
+            config: the configuration, as the user gave it.
+            data: a description of the population.
+            fresh: remove an earlier run in the directory, instead of continuing or refusing it.
+        """
         import yaml
 
         if fresh:
@@ -103,8 +136,16 @@ class RunDirectory:
         self._stack.enter_context(written_to(self.path / LOG))
 
     def resume(self, state: State, blank: Any) -> State:
-        """The state to go on from: the newest sound checkpoint's, else the one given. Later lines are cut off."""
-        for left in self.path.glob(".*.tmp"):  # half-written when the process was killed
+        """The state from which the run continues, and the files brought back to it.
+
+        That is the state of the newest sound checkpoint, or the given one if there is none. History, timings and events
+        of later rounds are cut off, and newer or unfinished checkpoints are removed.
+
+        Args:
+            state: the state before the first round; it also provides the structure for the arrays of a checkpoint.
+            blank: what a client that was never seen keeps. If it has arrays, the client memory is opened on disk.
+        """
+        for left in self.path.glob(".*.tmp"):  # temporary files that a killed process left
             left.unlink()
         saved = self._saved()
         finished = 0 if saved is None else saved.round
@@ -123,7 +164,7 @@ class RunDirectory:
         return state
 
     def row(self, row: dict[str, Any]) -> None:
-        """Write down what a round gave."""
+        """Append the figures of a round to the history, the timings and the TensorBoard events."""
         self.rows.append(row)
         seconds = self.seconds()
         self._append(record.METRICS, record.line(row))
@@ -133,7 +174,11 @@ class RunDirectory:
                 self._tb.add_scalar(name, value, row["round"] + 1)
 
     def save(self, state: State) -> None:
-        """Write a checkpoint of the state after the last row."""
+        """Write a checkpoint of the state after the last row.
+
+        Besides the server's arrays it records the index of the client memory, the score of the last round, and the
+        length and digest of the history, so that a resumed run can verify that they belong together.
+        """
         self._require()
         metrics = self.path / record.METRICS
         flush(metrics)
@@ -151,12 +196,19 @@ class RunDirectory:
                 state.memory.release(gone)
 
     def status(self, state: str, done: int, rounds: int, reason: str | None = None) -> None:
-        """Write how the run stands."""
+        """Write `status.json`.
+
+        Args:
+            state: "running", "done", "preempted" or "failed".
+            done: number of finished rounds.
+            rounds: number of rounds of the whole run.
+            reason: the error that ended the run, if one did.
+        """
         facts = {"state": state, "round": done, "rounds": rounds, "reason": reason, "seconds": round(self.seconds(), 3)}
         self._write(STATUS, json.dumps(facts, indent=1))
 
     def export(self, state: State, name: str = MODEL) -> None:
-        """Write the server model for others to use."""
+        """Write the server model as safetensors, with the digest of the configuration and the round as metadata."""
         from safetensors.numpy import save
 
         model = by_place(jax.device_get(params(state)))
@@ -164,22 +216,29 @@ class RunDirectory:
         self._write(name, save(named, {"run": f"{self._configuration} after {state.round} rounds"}))
 
     def clients(self, facts: Mapping[str, Any]) -> None:
-        """Write the figures of every client."""
+        """Write the metrics of single clients, which replace those of an earlier evaluation."""
         self._write(CLIENTS, json.dumps(facts))
 
     def seconds(self) -> float:
-        """How long the run took so far, earlier parts included."""
+        """Wall-clock seconds that the run took so far, those before a resumption included."""
         return self._before + time.monotonic() - self._began
 
     def _open(self, facts: Mapping[str, Any]) -> None:
-        """Find the checkpoints of the run with these facts; a directory that holds another run is refused."""
+        """Prepare access to the checkpoints of the run with these facts; a directory with another run is refused."""
         if (self.path / IDENTITY).is_file():
             self._compare(facts)
         self._configuration = identity.digest(facts)
         self.checkpoints = Checkpoints(self.path / "checkpoints", self._keep, self._configuration)
 
     def _saved(self) -> Saved | None:
-        """The newest sound checkpoint, once the lines of the rounds before it are what they were."""
+        """The newest sound checkpoint, after the history before it was verified against its length and digest.
+
+        Returns:
+            None if there is no checkpoint.
+
+        Raises:
+            CheckpointError: the history was changed or cut since the checkpoint was written.
+        """
         saved, metrics = self.checkpoints.newest(), self.path / record.METRICS
         if saved is not None:
             lines = metrics.read_bytes() if metrics.is_file() else b""
@@ -190,6 +249,7 @@ class RunDirectory:
         return saved
 
     def _compare(self, facts: Mapping[str, Any]) -> None:
+        """Refuse to continue a run with other facts than the recorded ones; the error names up to five of them."""
         theirs = read_identity(self.path)
         if found := identity.differences(json.loads(json.dumps(facts)), theirs):
             more = f" and {len(found) - 5} more" if len(found) > 5 else ""
@@ -199,12 +259,18 @@ class RunDirectory:
             )
 
     def _clear(self) -> None:
+        """Remove the files of an earlier run; files that this package does not write stay."""
         for name in _OURS:
             path = self.path / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     def _cut(self, finished: int, length: int) -> None:
-        """Bring the lines of rounds back to those of the checkpoint."""
+        """Bring history and timings back to a checkpoint.
+
+        Args:
+            finished: rounds that the checkpoint has finished.
+            length: bytes of the history at that time.
+        """
         metrics, timings = self.path / record.METRICS, self.path / TIMINGS
         for path in (metrics, timings):
             path.touch()
@@ -217,30 +283,36 @@ class RunDirectory:
             self._before = float(json.loads(kept[-1])["seconds"])
 
     def _events(self, finished: int) -> None:
+        """Open the TensorBoard writer; events after the last finished round are purged."""
         from tensorboardX import SummaryWriter
 
         self._tb = SummaryWriter(str(self.path / "tb"), purge_step=finished + 1 if finished else None)
         self._stack.callback(self._tb.close)
 
     def _require(self) -> None:
-        """Look whether the directory is still the one that was locked: one that was removed is not made again."""
+        """Verify that the directory is still the one that was locked.
+
+        If it was removed or replaced while the run went on, writing would silently create a second run without its
+        history.
+        """
         if not os.path.samestat(os.stat(self.path / LOCK), self._lock):
             raise FileNotFoundError(errno.ENOENT, "another directory was put in place of the run's", str(self.path))
 
     def _write(self, name: str, content: str | bytes) -> None:
+        """Write a whole file atomically, replacing an earlier one."""
         self._require()
         with whole_file(self.path / name) as temporary:
             temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
 
     def _append(self, name: str, text: str) -> None:
-        """Add to a file that is there already."""
+        """Append text to a file that exists; a file that was removed meanwhile is an error and not created again."""
         self._require()
         with open(self.path / name, "a", encoding="utf-8", opener=_existing) as file:
             file.write(text)
 
 
 def read_identity(run: Path) -> dict[str, Any]:
-    """The facts that a run directory was claimed with."""
+    """The facts of the run in a directory; `CheckpointError` if the file is damaged."""
     try:
         return read_object(run / IDENTITY)
     except ValueError as error:
@@ -248,15 +320,20 @@ def read_identity(run: Path) -> dict[str, Any]:
 
 
 def _existing(path: str, flags: int) -> int:
+    """An opener for `open` that does not create files."""
     return os.open(path, flags & ~os.O_CREAT)
 
 
 def _index(facts: Mapping[str, Any]) -> dict[int, int]:
+    """The index of the client memory, slots by client, as a checkpoint records it."""
     return dict(zip(facts.get("clients", ()), facts.get("slots", ()), strict=True))
 
 
 def _rebuilt(server: Any, saved: Saved, path: Path) -> Any:
-    """A server state with the arrays of a checkpoint."""
+    """The server state with the arrays of a checkpoint; `CheckpointError` if their shapes or types do not fit.
+
+    Empty arrays are not stored in a checkpoint and are left out of the comparison.
+    """
     leaves, structure = jax.tree.flatten(server)
     found, wanted = ([(a.shape, np.dtype(a.dtype)) for a in arrays] for arrays in (saved.arrays, leaves))
     if [f for f in found if f[0] != (0,)] != [w for w in wanted if np.prod(w[0]) != 0]:

@@ -1,4 +1,8 @@
-"""What a run is, in plain facts: two runs with the same facts compute the same numbers."""
+"""The identity of a run in plain facts: two runs with the same facts compute the same numbers.
+
+The facts are written to `identity.json` and compared when a run is resumed, so that a run is never continued with
+another algorithm, other data or another seed. Their digest marks checkpoints and exported models.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,11 @@ from fedmime.algorithms.algorithm import Algorithm, State, params
 from fedmime.engine.schedule import Schedule
 from fedmime.numbers import by_place
 
-_SAMPLED = (0, 1, 2, 5, 10, 50, 100, 500, 1000)  # rounds by which a schedule is known
+_SAMPLED = (0, 1, 2, 5, 10, 50, 100, 500, 1000)  # rounds at which schedules are compared
 
 
 def describe(value: Any) -> Any:
-    """A recipe, number, schedule or mapping as JSON can write it."""
+    """A value as JSON can write it: recipes and other dataclasses as dictionaries, schedules by their values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"kind": type(value).__name__, **fields}
@@ -30,31 +34,34 @@ def describe(value: Any) -> Any:
         return [describe(v) for v in value]
     if callable(value):
         return {"kind": getattr(value, "__qualname__", type(value).__name__), "values": _values(value)}
-    if getattr(value, "shape", None) == ():  # a number of NumPy or JAX
+    if getattr(value, "shape", None) == ():  # a scalar of NumPy or JAX
         value = np.asarray(value).item()
     return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
 
 
 def _values(function: Any) -> list[float] | None:
-    """What a schedule gives; None for other functions."""
+    """The values of a schedule at the rounds `_SAMPLED`; None for a function that is not a schedule.
+
+    Functions cannot be compared. Two schedules that agree at all of these rounds are taken for equal.
+    """
     try:
         return [float(function(t)) for t in _SAMPLED]
-    except Exception:  # not a schedule: a user's own update rule, say
+    except Exception:  # not a schedule but, for example, a user's own update rule
         return None
 
 
 def shapes(params: Any) -> dict[str, str]:
-    """The arrays of a model, by place."""
+    """The type and shape of every array of a model, by place, such as `{"dense0.w": "float32[62, 784]"}`."""
     return {place: f"{jnp.result_type(a).name}{list(jnp.shape(a))}" for place, a in by_place(params).items()}
 
 
 def digest(facts: Mapping[str, Any]) -> str:
-    """The sha256 of facts."""
+    """The SHA-256 digest of facts, independent of the order of their keys."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def digest_arrays(arrays: Iterable[Any]) -> str:
-    """The sha256 of arrays, shapes and kinds included."""
+    """The SHA-256 digest of arrays, their shapes and types included."""
     total = hashlib.sha256()
     for array in map(np.asarray, arrays):
         total.update(repr((array.dtype.str, array.shape)).encode())
@@ -63,7 +70,13 @@ def digest_arrays(arrays: Iterable[Any]) -> str:
 
 
 def differences(ours: Any, theirs: Any, name: str = "") -> list[str]:
-    """Where two descriptions differ: `field: theirs -> ours`."""
+    """The fields in which two descriptions differ, each as `field: theirs -> ours`.
+
+    Args:
+        ours: the description of the present run.
+        theirs: the description found in a run directory.
+        name: path of the field that is compared, for the recursion.
+    """
     if isinstance(ours, dict) and isinstance(theirs, dict):
         found = []
         for key in dict.fromkeys([*theirs, *ours]):
@@ -75,7 +88,12 @@ def differences(ours: Any, theirs: Any, name: str = "") -> list[str]:
 def facts(
     algorithm: Algorithm, problem: Any, population: Any, schedule: Schedule, state: State, initial: Any
 ) -> dict[str, Any]:
-    """What decides every number of a run but its length."""
+    """All that decides the numbers of a run, except its length: a run may be continued for more rounds.
+
+    Args:
+        state: the state before the first round, of which the shapes of the model are recorded.
+        initial: the model that the caller gave to start from, or None; its content is recorded as a digest.
+    """
     start = None if initial is None else digest_arrays(jax.tree.leaves(initial))
     return {
         "algorithm": describe(algorithm),
@@ -88,7 +106,7 @@ def facts(
 
 
 def data(population: Any) -> dict[str, Any]:
-    """Which data a run learns from."""
+    """A description of the population: its name, the digest of its content where it has one, and its sizes."""
     test = population.test
     return {
         "name": getattr(population, "name", type(population).__name__),

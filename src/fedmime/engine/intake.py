@@ -1,4 +1,8 @@
-"""The gate before a round: data that a problem cannot take is refused, a client that is not finite is left out."""
+"""Intake: the check of clients' data before they train.
+
+Data that does not fit the problem is an error; a client with values that are not finite is left out. Without this
+check, a single NaN in one example would spoil the mean gradient of the whole cohort before any reply could be examined.
+"""
 
 from __future__ import annotations
 
@@ -14,30 +18,45 @@ from fedmime.errors import ClientError, DataError
 from fedmime.validation import not_finite, unscaled
 
 Check = Callable[[Mapping[str, np.ndarray]], None]
-_FIRST = 100  # clients of a store of which the problem must fit one
-_MOST = 20  # warnings; further findings are in the run's log only
-_said_of_rounds: set[object] = set()  # by this process, of rounds outside a run
+_FIRST = 100  # clients of a stored population of which the problem must accept at least one
+_MOST = 20  # findings that are reported on the console; further ones are in the run's log only
+_said_of_rounds: set[object] = set()  # findings that this process reported in rounds outside of a run
 
 
 class Intake:
-    """Looks at clients' data before they train, and says what it finds.
+    """Checks clients' data and reports what it finds.
 
-    Data that the problem cannot take is an error in a single round, and before a run's first round. A run looks at
-    each client once; while it goes on, it leaves such a client out, as it does one whose numbers are not finite.
+    Data that the problem cannot take is an error in a single round (`run_round`) and before the first round of a run.
+    While a run is going on, such a client is left out, like one with values that are not finite, because ending a long
+    run for it would be worse. A run checks each client once.
+
+    Args:
+        check: the problem's check, which raises `DataError` for data that it cannot take.
+        once: whether clients are remembered, as in a run, and bad ones left out instead of raising an error.
+        said: findings that were reported before and are not repeated; by default those of this process.
     """
 
     def __init__(self, check: Check, once: bool = False, said: set[object] = _said_of_rounds) -> None:
         self._check, self._once, self._said = check, once, said
-        self._known: dict[int, str | None] = {}  # clients that were looked at, and why they must be left out
-        self._findings: list[str] = []  # to be said
+        self._known: dict[int, str | None] = {}  # checked clients, with the reason to leave them out, if any
+        self._findings: list[str] = []  # not reported yet
 
     @classmethod
     def of_run(cls, check: Check, pooled: bool) -> Self:
-        """That of a run. Examples that are pooled anew for every round are looked at in every round."""
+        """The intake of a run.
+
+        Pooled examples are drawn anew in every round, so that they are checked in every round.
+        """
         return cls(check, once=not pooled, said=set())
 
     def look_at_all(self, population: Any) -> None:
-        """Look at every client. What is found is told by `say`."""
+        """Check every client of a population in memory, before the first round; `say` then reports the findings.
+
+        Raises:
+            DataError: the problem cannot take a client's data, or examples that are to be pooled are not finite: a pool
+            has no
+                clients that could be left out.
+        """
         for index, client in _clients(population):
             data = population.client_at(index)
             self.accept(f"client {client!r}", data)
@@ -46,7 +65,11 @@ class Intake:
                 raise DataError(f"client {client!r}, {bad}; pooled examples cannot do without their client")
 
     def look_at_first(self, population: Any) -> None:
-        """Look at clients until the problem fits one; if it fits none of the first, it is the problem that is wrong."""
+        """Check clients of a stored population until the problem accepts one.
+
+        If it accepts none of the first `_FIRST`, the problem and not the data is taken to be wrong, and the first error
+        is raised.
+        """
         first: DataError | None = None
         for index, client in itertools.islice(_clients(population), _FIRST):
             try:
@@ -57,9 +80,12 @@ class Intake:
         raise first
 
     def refuses(self, index: int, client: ClientId, read: Callable[[], Columns]) -> str | None:
-        """Why a client must be left out of a round; None if its data is sound. In a run each client is read once.
+        """Why a client must be left out of a round; None if its data is sound.
 
-        One example that is not finite would spoil the cohort's mean gradient before any reply could be looked at.
+        Args:
+            index: position in the population.
+            client: the client's id, for messages.
+            read: reads the client's columns. In a run it is called once for each client.
         """
         if self._once and index in self._known:
             return self._known[index]
@@ -77,14 +103,19 @@ class Intake:
         return self._known[index]
 
     def say(self) -> None:
-        """Tell what was found since the last time; the first findings are told on the console, too."""
+        """Report the findings since the last call: the first `_MOST` as warnings, others in the run's log."""
         before = len(self._said) - len(self._findings)
         for place, finding in enumerate(self._findings, before):
             (warnings.warning if place < _MOST else notes.info)(finding)
         self._findings.clear()
 
     def accept(self, whose: str, data: Columns) -> None:
-        """Raise if the problem cannot take somebody's data."""
+        """Raise `DataError` if the problem cannot take these columns.
+
+        Args:
+            whose: who has them, for the message, such as `client 7` or `test set`.
+            data: columns by field, each [examples, ...].
+        """
         for name, values in data.items():
             if values.dtype == object:
                 raise DataError(f"{whose}: field {name!r} must hold examples of one length, got ragged ones; pad them")
@@ -94,31 +125,43 @@ class Intake:
             raise DataError(f"{whose}: {error}") from None
 
     def _judge(self, index: int, client: ClientId, data: Columns) -> str | None:
-        """What is not finite of a client, if anything. Images that were never scaled are no reason to refuse it."""
+        """Check the values of a client's columns and note what is wrong with them.
+
+        Images with values up to 255 are reported but accepted; the loss may scale them itself.
+
+        Returns:
+            What is not finite, in words; None if all values are.
+        """
         bad = next(not_finite(data), None)
         if bad is None:
             self._known[index] = None
         else:
             self._refuse(index, f"client {client!r}, {bad}")
         for name, values in data.items():
-            floats = values.dtype.kind == "f"  # bytes are for the loss to scale
+            floats = values.dtype.kind == "f"  # a model that takes bytes scales them itself
             if floats and ("unscaled", name) not in self._said and (found := unscaled(name, values)):
                 self._find(f"client {client!r}, {found}", ("unscaled", name))
         return bad
 
     def _refuse(self, index: int, why: str) -> None:
+        """Remember that a client is left out, and report the reason."""
         self._known[index] = why
         self._find(f"{why}; the client is left out")
 
     def _find(self, finding: str, what: object = None) -> None:
-        """Have a finding said, unless it was, or another one of the same."""
+        """Queue a finding for `say`, unless it was reported before.
+
+        Args:
+            finding: the message.
+            what: the key under which repetitions are recognised; by default the message itself.
+        """
         if (what := what or finding) not in self._said:
             self._said.add(what)
             self._findings.append(finding)
 
 
 def _clients(population: Any) -> Iterator[tuple[int, ClientId]]:
-    """Positions and ids of the clients that have examples."""
+    """The positions and ids of the clients that have examples."""
     ids = getattr(population, "ids", None)
     for index in np.flatnonzero(population.sizes).tolist():
         yield index, client_id(ids, index)

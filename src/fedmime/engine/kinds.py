@@ -1,4 +1,4 @@
-"""Pytrees by their shapes and dtypes alone: what a trace depends on, and what it may be cached by."""
+"""Pytrees by structure, shapes and types alone: what a trace depends on, and the key under which it can be cached."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ import jax.numpy as jnp
 
 
 def hashable(tree: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A pytree's structure, shapes and dtypes; schedules among its leaves stand for numbers."""
+    """The structure of a pytree, and the shapes and types of its leaves, as a hashable key.
+
+    A schedule among the leaves counts as a number, because each round replaces it by its value.
+    """
     leaves, structure = jax.tree.flatten(tree)
     return structure, tuple(_kind(leaf) for leaf in leaves)
 
 
 def _kind(leaf: Any) -> tuple[tuple[int, ...], Any]:
-    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):  # the usual case, and fast
+    """The shape and type of a leaf. Arrays come first because they are the usual case and need no conversion."""
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return leaf.shape, leaf.dtype
     if callable(leaf) or type(leaf) is float:
         return (), jnp.result_type(float)
@@ -23,5 +27,5 @@ def _kind(leaf: Any) -> tuple[tuple[int, ...], Any]:
 
 
 def abstract(tree: Any, leaves: tuple[Any, ...]) -> Any:
-    """The pytree again, with shapes in place of arrays."""
+    """The inverse of `hashable`: the pytree with `jax.ShapeDtypeStruct` leaves."""
     return jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])

@@ -1,4 +1,8 @@
-"""What a run writes down after every round, and when it gives up."""
+"""The log of a run: what is written down after every round, and when a run is given up as diverged.
+
+`Log` collects one row per round and, for a run with a directory, writes it there together with checkpoints, models and
+the run's status.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +27,12 @@ from fedmime.numbers import POSITIVE, count, real
 
 @dataclasses.dataclass(frozen=True)
 class Gate:
-    """What is not let through.
+    """The limits beyond which an update is refused and a run is given up.
 
     Args:
-        largest: a client's or the server's update longer than so many times 1 + ‖x‖ has exploded; the client is left
-            out, the round abandoned.
-        patience: abandoned rounds in a row after which a run ends as diverged.
+        largest: an update of a client or of the server has exploded if it is longer than `largest * (1 + ‖x‖)`. An
+            exploded client is left out of the means; if the server's update has exploded, the round is abandoned.
+        patience: number of abandoned rounds in a row after which a run ends with `Diverged`.
     """
 
     largest: float = LARGEST
@@ -40,7 +44,19 @@ class Gate:
 
 
 class Log:
-    """The rows of a run's history, also in its directory where there is one."""
+    """The history of a run, in memory and, where the run has a directory, on disk. It is a context manager.
+
+    On entry the status of the run becomes "running"; if the block ends in an error, the status says so.
+
+    Args:
+        rounds: number of rounds of the whole run.
+        gate: says when a run is given up.
+        cost: bytes that a client sends and receives in a round.
+        directory: where everything is written; None keeps the rows in memory only.
+
+    Attributes:
+        rows: one dictionary of figures per round, those of rounds before a resumption included.
+    """
 
     def __init__(self, rounds: int, gate: Gate, cost: Cost, directory: RunDirectory | None) -> None:
         self._directory, self._rounds, self._gate, self._cost = directory, rounds, gate, cost
@@ -61,7 +77,16 @@ class Log:
             self._directory.status("preempted" if stopped else "failed", len(self.rows), self._rounds, told)
 
     def write(self, work: Work, info: Info, measured: Mapping[str, float]) -> None:
-        """Add a round. The one with which the gate's patience ends says so and raises `Diverged`."""
+        """Add the row of a round.
+
+        Args:
+            work: the round's cohort and algorithm, from which the communicated bytes follow.
+            info: what happened in the round.
+            measured: metrics that were evaluated after it, by name.
+
+        Raises:
+            Diverged: this round exhausts the gate's patience. The row is written first, with the reason.
+        """
         sent, reason = _sent(work, info, self._cost), _given_up(self.rows, info, self._gate)
         before = self.rows[-1]["bytes_total"] if self.rows else 0
         row = {**info._asdict(), "refused": len(info.refused)}
@@ -78,32 +103,39 @@ class Log:
             raise Diverged(f"simulate: {reason}; lower eta")
 
     def best(self, state: State, score: float | None) -> None:
-        """Write the model if it is the best so far."""
+        """Export the model if its score is the best so far; a score of None was not measured."""
         if self._directory is not None and score is not None and score > self._best:
             self._best = score
             self._directory.export(state, BEST)
 
     def save(self, state: State) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint of the state after the last row, if the run has a directory."""
         if self._directory is not None:
             self._directory.save(state)
             self._directory.status("running", state.round, self._rounds)
 
     def clients(self, t: int, ids: Sequence[ClientId], each: Mapping[str, np.ndarray], sizes: np.ndarray) -> None:
-        """Write the figures of single clients."""
+        """Write the metrics of single clients, if the run has a directory.
+
+        Args:
+            t: the round.
+            ids: names of the clients.
+            each: for every metric, its values [clients].
+            sizes: test examples of each client [clients].
+        """
         if self._directory is not None:
             lists = {name: [record.clean(v) for v in values.tolist()] for name, values in each.items()}
             self._directory.clients({"round": t, "ids": list(ids), **lists, "examples": sizes.tolist()})
 
     def finish(self, state: State) -> None:
-        """Write the model and that the run is done."""
+        """Export the final model and set the status of the run to "done"."""
         if self._directory is not None:
             self._directory.export(state)
             self._directory.status("done", state.round, self._rounds)
 
 
 def _sent(work: Work, info: Info, cost: Cost) -> tuple[int, int]:
-    """Bytes down and up in a round."""
+    """Bytes that the whole cohort receives and sends in a round: (down, up). Pooled training communicates nothing."""
     if work.algorithm.pooled:
         return 0, 0
     everyone, training = len(work.cohort.members), len(work.cohort.training)
@@ -119,7 +151,11 @@ def _sent(work: Work, info: Info, cost: Cost) -> tuple[int, int]:
 
 
 def _given_up(rows: list[dict[str, Any]], info: Info, gate: Gate) -> str | None:
-    """Why a run ends with this round, if it does. A round to which nobody came is no sign of divergence."""
+    """The reason why a run ends with this round; None if it goes on.
+
+    A run is given up when the last `gate.patience` rounds were all abandoned. An abandoned round without clients does
+    not count: that nobody was available is no sign of divergence.
+    """
     lost = (
         [bool(row["abandoned"] and row["clients"]) for row in rows[-(gate.patience - 1) :]] if gate.patience > 1 else []
     )

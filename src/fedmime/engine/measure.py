@@ -1,4 +1,9 @@
-"""The metrics that are due after a round: on the server's test set, on all training examples, and client by client."""
+"""Which metrics are evaluated after a round, and when.
+
+There are three kinds: metrics on the server's test set (`test_...`), on all training examples of all clients
+(`train_...`), and on the test examples of single clients, of which the mean and the mean over the worst tenth are
+reported (`client_..._mean`, `client_..._worst_decile`).
+"""
 
 from __future__ import annotations
 
@@ -13,16 +18,23 @@ from fedmime.engine.cohort import ClientId, client_id
 from fedmime.engine.evaluate import evaluate, evaluate_all, evaluate_clients
 from fedmime.numbers import count
 
-_MOST_CLIENTS = 500  # of those evaluated one by one
+_MOST_CLIENTS = 500  # clients that are evaluated one by one
 
 
 @dataclasses.dataclass(frozen=True)
 class Watch:
-    """When to look at the model. The last round is always looked at."""
+    """When the model is evaluated. The last round is always evaluated.
+
+    Attributes:
+        evaluate_every: rounds between evaluations on the test set and, with `train`, on the training examples.
+        clients_every: rounds between evaluations of single clients; 0 evaluates them after the last round only, None
+            never.
+        train: whether to evaluate on all examples of all clients, too.
+    """
 
     evaluate_every: int
     clients_every: int | None
-    train: bool = False  # also over all examples of all clients
+    train: bool = False
 
     def __post_init__(self) -> None:
         count("simulate", "evaluate_every", self.evaluate_every, least=1)
@@ -30,13 +42,15 @@ class Watch:
             count("simulate", "clients_every", self.clients_every)
 
     def due(self, population: Any, done: int, last: bool) -> bool:
-        """Whether anything is to be measured after `done` rounds."""
+        """Whether anything is to be evaluated after `done` rounds; `last` says whether the run ends with them."""
         return self._all_due(population, done, last) or self._each_due(population, done, last)
 
     def _all_due(self, population: Any, done: int, last: bool) -> bool:
+        """Whether metrics over all examples are due. Without a test set and without `train` there are none."""
         return (self.train or population.test is not None) and (done % self.evaluate_every == 0 or last)
 
     def _each_due(self, population: Any, done: int, last: bool) -> bool:
+        """Whether metrics of single clients are due; the population must have test examples by client."""
         due = self.clients_every is not None and (last or (self.clients_every > 0 and done % self.clients_every == 0))
         return due and getattr(population, "test_clients", None) is not None
 
@@ -49,7 +63,23 @@ class Watch:
         last: bool,
         each_client: Callable[[int, list[ClientId], dict[str, np.ndarray], np.ndarray], None],
     ) -> dict[str, float]:
-        """What is due after `done` rounds; the figures of single clients go to `each_client`."""
+        """Evaluate what is due after `done` rounds.
+
+        At most `_MOST_CLIENTS` clients are evaluated one by one, evenly spaced in the population, so that the same
+        clients are compared in every evaluation.
+
+        Args:
+            backend: computes the metrics.
+            population: has the examples.
+            model: the server model, a plain pytree.
+            done: number of finished rounds.
+            last: whether the run ends with this round.
+            each_client: receives the metrics of single clients: the round, their ids, the values of every metric
+                [clients] and their numbers of test examples [clients].
+
+        Returns:
+            Metrics by name; an empty dictionary if nothing is due.
+        """
         found: dict[str, float] = {}
         if self._all_due(population, done, last):
             if population.test is not None:
@@ -74,7 +104,7 @@ class Watch:
 
 
 def _worst(name: str, values: np.ndarray) -> float:
-    """The mean over the tenth of clients that fare worst."""
+    """The mean over the tenth of clients with the lowest accuracy, or for other metrics with the highest values."""
     ordered = np.sort(values)
     tenth = max(1, len(ordered) // 10)
     return float((ordered[:tenth] if name == "accuracy" else ordered[-tenth:]).mean())

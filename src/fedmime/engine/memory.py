@@ -1,7 +1,9 @@
-"""What clients keep between the rounds they are seen in: one interface, in memory or on disk.
+"""Client memory: what clients of stateful algorithms (SCAFFOLD, FedDyn) keep between the rounds they take part in.
 
-Only clients that were seen take room. `write` returns the memory to go on with: `RamMemory` leaves the old one as it
-was, so a state can be used twice; `DiskMemory` changes its file, but never what was last committed.
+There is one interface and two implementations, in memory and on disk. Only clients that have been seen take room, so
+that a population of millions costs nothing by itself. `write` returns the memory to continue with. `RamMemory` leaves
+the old one unchanged, so that a state can be used again; `DiskMemory` changes its file, but never overwrites what the
+last checkpoint refers to.
 """
 
 from __future__ import annotations
@@ -17,28 +19,37 @@ import numpy as np
 
 from fedmime.errors import CheckpointError
 
-_FIRST_SLOTS, _SUM = 64, 4
+_FIRST_SLOTS, _SUM = 64, 4  # slots of a new file; bytes of a checksum
 
 
 class ClientMemory(Protocol):
-    """Where stateful algorithms (SCAFFOLD, FedDyn) find what a client kept."""
+    """The interface through which a back end reads and writes what clients keep.
+
+    Clients are identified by their positions in the population. A value is a pytree of arrays, of the same structure
+    for all clients.
+    """
 
     def read(self, clients: Sequence[int]) -> list[Any]:
-        """What each client has kept, `Algorithm.remember` for those never seen."""
+        """The values that these clients keep, in order; a client never seen has `Algorithm.remember`."""
         ...
 
     def write(self, clients: Sequence[int], values: Sequence[Any]) -> Self:
-        """The memory after each of these clients kept a new value."""
+        """The memory after each of these clients has replaced its value."""
         ...
 
     def __len__(self) -> int:
-        """How many clients have been seen."""
+        """The number of clients that have been seen."""
         ...
 
 
 @jax.tree_util.register_pytree_node_class
 class RamMemory:
-    """Kept values in a dictionary."""
+    """A client memory in a dictionary. It is immutable and a pytree, so that it can be part of a state.
+
+    Args:
+        blank: the value of a client that was never seen.
+        kept: values by position in the population.
+    """
 
     def __init__(self, blank: Any, kept: Mapping[int, Any] | None = None) -> None:
         self._blank = blank
@@ -48,11 +59,11 @@ class RamMemory:
         return len(self._kept)
 
     def read(self, clients: Sequence[int]) -> list[Any]:
-        """See `ClientMemory`."""
+        """See `ClientMemory.read`."""
         return [self._kept.get(client, self._blank) for client in clients]
 
     def write(self, clients: Sequence[int], values: Sequence[Any]) -> Self:
-        """See `ClientMemory`."""
+        """A new memory with these values; this one stays as it is. See `ClientMemory.write`."""
         return type(self)(self._blank, {**self._kept, **dict(zip(clients, values, strict=True))})
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], None]:
@@ -64,10 +75,12 @@ class RamMemory:
 
 
 class DiskMemory:
-    """Kept values in a memory-mapped table of equal slots, one for each client seen.
+    """A client memory in a memory-mapped file of equal slots, one for each client seen.
 
-    What was committed is not written over before it is released: a new value goes to a free slot instead. Each slot
-    ends with a checksum of its value, so that a damaged one is not taken for what a client kept.
+    The file alone does not say which slot belongs to which client: the index is part of a checkpoint. A slot that a
+    commit refers to is not overwritten before that commit is released; a new value goes to a free slot instead. So a
+    process that is killed at any time leaves a file from which every kept checkpoint can be resumed. Each slot ends
+    with a CRC-32 of its value, so that damage is detected.
     """
 
     def __init__(
@@ -77,9 +90,17 @@ class DiskMemory:
         index: Mapping[int, int] | None = None,
         held: Mapping[int, Mapping[int, int]] | None = None,
     ) -> None:
-        """Open or make the file at `path`; `index` is what `commit` returned, to go on from that moment.
+        """Open the file at `path`, or create it.
 
-        `held` are the indexes of other commits that must stay readable, by name.
+        Args:
+            blank: the value of a client that was never seen; it determines the layout of a slot.
+            path: the file, which grows as clients are seen.
+            index: slots by client, as returned by `commit`, to continue from that moment; by default no client was
+                seen.
+            held: the indexes of all commits that must stay readable, by name; by default only `index`.
+
+        Raises:
+            CheckpointError: the file has fewer slots than the indexes refer to.
         """
         leaves, self._tree = jax.tree.flatten(blank)
         self._blank = [np.asarray(leaf) for leaf in leaves]
@@ -101,11 +122,14 @@ class DiskMemory:
         return len(self._slots)
 
     def read(self, clients: Sequence[int]) -> list[Any]:
-        """See `ClientMemory`."""
+        """See `ClientMemory.read`; raises `CheckpointError` if the value of one of these clients is damaged."""
         return [self._unpack(self._sound(c) if c in self._slots else self._unseen) for c in clients]
 
     def write(self, clients: Sequence[int], values: Sequence[Any]) -> Self:
-        """See `ClientMemory`."""
+        """Write values to the file and return this memory. Slots of commits are not touched.
+
+        See `ClientMemory.write`.
+        """
         for client, value in zip(clients, values, strict=True):
             slot = self._slots.get(client)
             if slot is None or slot in self._locked:
@@ -114,23 +138,29 @@ class DiskMemory:
         return self
 
     def commit(self, name: int = 0) -> dict[int, int]:
-        """Flush the file and return the index that finds everything again; it replaces a commit of the same name."""
+        """Make the present values permanent, under a name that replaces an earlier commit of the same name.
+
+        Returns:
+            The index, slots by client, from which a new `DiskMemory` finds these values.
+        """
         self._table.flush()
         self._held[name] = frozenset(self._slots.values())
         self._find_free()
         return dict(self._slots)
 
     def release(self, name: int) -> None:
-        """Let the slots of a commit be written again."""
+        """Give up a commit, so that slots that only it refers to can be reused."""
         self._held.pop(name, None)
         self._find_free()
 
     def _find_free(self) -> None:
+        """Compute which slots commits protect, and which slots neither a commit nor the present state uses."""
         self._locked = frozenset().union(*self._held.values())
         used = self._locked.union(self._slots.values())
         self._free = [slot for slot in reversed(range(self._used)) if slot not in used]
 
     def _next(self) -> int:
+        """A new slot at the end of the file, which doubles in size when it is full."""
         if self._used == len(self._table):
             self._table.flush()
             self._table = self._open(2 * len(self._table))
@@ -139,18 +169,23 @@ class DiskMemory:
         return self._used - 1
 
     def _reserve(self, slot: int) -> None:
-        """Take the room of a slot: a full disk is an error here, but the end of the process in a mapped page."""
+        """Allocate the disk blocks of a slot.
+
+        The file is sparse. Without an allocation, a full disk would show up as a bus error when a mapped page is
+        written, which ends the process; here it is an `OSError`.
+        """
         if hasattr(os, "posix_fallocate"):
             with self._path.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), slot * self._unseen.size, self._unseen.size)
 
     def _open(self, slots: int) -> np.memmap:
+        """Extend the file to so many slots and map it [slots, bytes of a slot]."""
         with self._path.open("ab") as file:
             file.truncate(slots * self._unseen.size)
         return np.memmap(self._path, np.uint8, "r+", shape=(slots, self._unseen.size))
 
     def _sound(self, client: int) -> np.ndarray:
-        """The slot of a client, once its checksum is right."""
+        """The slot of a client, after its checksum was verified."""
         record = self._table[self._slots[client]]
         if not np.array_equal(record[-_SUM:], _sum(record[:-_SUM])):
             raise CheckpointError(
@@ -159,12 +194,14 @@ class DiskMemory:
         return record
 
     def _pack(self, value: Any) -> np.ndarray:
+        """A value as the bytes of a slot: the leaves one after another, then their checksum."""
         pairs = zip(jax.tree.leaves(value), self._blank, strict=True)
         parts = [np.ascontiguousarray(leaf, like.dtype).reshape(-1).view(np.uint8) for leaf, like in pairs]
         packed = np.concatenate(parts)
         return np.concatenate([packed, _sum(packed)])
 
     def _unpack(self, record: np.ndarray) -> Any:
+        """The value in the bytes of a slot, copied out of the mapped file."""
         leaves, start = [], 0
         for like in self._blank:
             leaves.append(np.array(record[start : start + like.nbytes]).view(like.dtype).reshape(like.shape))
@@ -173,4 +210,5 @@ class DiskMemory:
 
 
 def _sum(values: np.ndarray) -> np.ndarray:
+    """The CRC-32 of bytes, as the `_SUM` bytes that end a slot."""
     return np.frombuffer(zlib.crc32(np.ascontiguousarray(values).data).to_bytes(_SUM, "little"), np.uint8)

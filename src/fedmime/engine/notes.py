@@ -1,4 +1,8 @@
-"""Where a run speaks: warnings go to the console and to the run's log, notes to its log alone."""
+"""The loggers of a run: warnings go to the console and to the run's log file, notes to the log file alone.
+
+A library should not print. `warnings` is an ordinary logger that applications can configure; `notes` records events
+that only matter to somebody who studies a run afterwards, such as which clients a round left out.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,15 @@ from pathlib import Path
 
 warnings = logging.getLogger("fedmime")
 notes = logging.getLogger("fedmime.run")
-notes.propagate = False  # a console that the caller has set up for logging is not the place for them
+notes.propagate = False  # otherwise a caller who configures logging would see them on the console
 
 
 class _LogFile(logging.FileHandler):
-    """Writes to a file, and takes nothing from the console: Python shows warnings there unless they have a handler."""
+    """A handler that writes to a file without silencing the console.
+
+    Python prints warnings to the console only as long as a logger has no handler. This handler passes warnings on to
+    the console if no other handler would show them.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)
@@ -24,7 +32,7 @@ class _LogFile(logging.FileHandler):
 
 @contextlib.contextmanager
 def written_to(path: Path) -> Iterator[None]:
-    """Write warnings and notes to a file, too."""
+    """Write warnings and notes to a file while the context lasts."""
     file, level = _LogFile(path, encoding="utf-8"), notes.level
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     notes.setLevel(logging.INFO)

@@ -1,4 +1,7 @@
-"""Who of a cohort takes part: how it is drawn, who is reachable, who drops out, how many more are asked for that."""
+"""How a cohort comes about: the sampler, drop-out, over-selection and the least number of reports.
+
+`samplers.py` has the random draws; `Participation` combines them into the policy of a run.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,13 @@ from fedmime.numbers import choice
 
 
 class Drawn(NamedTuple):
-    """Positions in the population: those that report, and those that were asked in vain."""
+    """The clients that were asked in a round, as positions in the population.
+
+    Attributes:
+        clients: those that report; they are the cohort.
+        late: those that report after the cohort was complete.
+        dropped: those that never report.
+    """
 
     clients: np.ndarray
     late: np.ndarray
@@ -22,15 +31,16 @@ class Drawn(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Participation:
-    """How a cohort comes about; every draw is a function of seed and round alone.
+    """The policy by which cohorts are drawn; every draw is a function of seed and round alone.
 
     Args:
-        sampler: `"uniform"`, `"by_size"` (chances proportional to examples), `"with_replacement"` or `"diurnal"`
-            (clients are reachable at night in their own time zone).
-        drop_out: the chance that a client asked never reports.
-        over_selection: how many times the cohort are asked, so that enough report; the first to arrive are kept.
-        minimum: the share of the cohort below which a round is abandoned.
-        rounds_per_day: the clock of `"diurnal"`.
+        sampler: `"uniform"`, `"by_size"` (chances proportional to the number of examples), `"with_replacement"` or
+            `"diurnal"` (clients can be reached at night in their own time zone).
+        drop_out: probability that a client that was asked never reports.
+        over_selection: clients that are asked, as a multiple of the cohort size, so that enough report; the first to
+            arrive are kept.
+        minimum: fraction of the cohort size that must report; a round with fewer reports is abandoned.
+        rounds_per_day: rounds in 24 hours, for `"diurnal"`.
     """
 
     sampler: str = "uniform"
@@ -47,7 +57,12 @@ class Participation:
                 raise ConfigError(f"participation: {name} must lie in [{low}, {high}], got {value!r}")
 
     def draw(self, sizes: np.ndarray, cohort_size: int, seed: int, round_number: int) -> Drawn:
-        """The clients of a round. Clients without examples are never asked."""
+        """Draw the clients of a round. Clients without examples are never asked.
+
+        Args:
+            sizes: n_i, the number of examples of each client [clients].
+            cohort_size: how many reports are wanted.
+        """
         available = np.flatnonzero(sizes)
         wanted = min(samplers.over_selected(cohort_size, self.over_selection), len(available))
         if self.sampler == "by_size":
@@ -64,8 +79,8 @@ class Participation:
         return Drawn(reports.kept, reports.late, reports.dropped)
 
     def enough(self, reported: int, cohort_size: int) -> bool:
-        """Whether a round with so many reports goes on."""
+        """Whether a round with so many reports is carried out; otherwise it is abandoned."""
         return reported >= max(1, self.minimum * cohort_size)
 
 
-RELIABLE = Participation()
+RELIABLE = Participation()  # the default: uniform sampling, and every client that is asked reports

@@ -1,4 +1,7 @@
-"""Where a run was made: versions, machine, source."""
+"""The provenance of a run: the versions, devices and source that its numbers were computed with.
+
+These facts are recorded in `env.json` and do not decide whether a run can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,13 @@ _PACKAGES = ("fedmime", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint")
 
 
 def environment() -> dict[str, Any]:
-    """Versions of what computes, the devices, and the commit of the source if it is in a work tree."""
+    """The environment as plain facts.
+
+    Returns:
+        The versions of the packages that compute, Python and platform, the kinds of the devices, whether the C kernels
+        are used (`"native"`), whether float64 is on, the commit of the source if it is in a git work tree, and the time
+        in UTC.
+    """
     found: dict[str, Any] = {name: _version(name) for name in _PACKAGES}
     return found | {
         "python": platform.python_version(),
@@ -31,6 +40,7 @@ def environment() -> dict[str, Any]:
 
 
 def _version(name: str) -> str | None:
+    """The version of an installed package, or None."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -38,6 +48,7 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str | None:
+    """The git commit of the source; None if it is not in a work tree or git is not installed."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)  # noqa: S603

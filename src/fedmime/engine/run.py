@@ -1,4 +1,4 @@
-"""A run that was made: its history, its model."""
+"""The result of a run: its history and its model, just computed or loaded from a run directory."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from fedmime.errors import CheckpointError, DataError
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run, just made or loaded."""
+    """A finished run, as `simulate` returns it, or a run loaded from its directory."""
 
     history: dict[str, np.ndarray]
-    """One entry per round for every figure; NaN in rounds that did not measure it."""
+    """For every figure, an array with one entry per round; NaN in rounds that did not measure it."""
     state: State | None = None
-    """The state after the last round; None in a run that was loaded."""
+    """The state after the last round; None for a run that was loaded from a directory."""
     path: Path | None = None
+    """The run directory of a run that was loaded."""
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The history of a run directory; its model is read when it is asked for."""
+        """Load the history of a run directory. The model is read when `params` is first used."""
         return cls(record.columns(record.read_rows(path)), None, Path(path))
 
     @property
     def params(self) -> Any:
-        """The server model after the last round, a plain pytree."""
+        """The server model after the last round, as a plain pytree; `DataError` if a loaded run has none yet."""
         if self.state is not None:
             return params(self.state)
         if self.path is None or not (self.path / MODEL).is_file():
@@ -41,7 +42,7 @@ class Run:
         return read_model(self.path / MODEL)
 
     def frame(self) -> Any:
-        """The history as a pandas data frame, where pandas is installed."""
+        """The history as a pandas data frame, one row per round; `ImportError` if pandas is not installed."""
         try:
             import pandas  # pyright: ignore[reportMissingImports]
         except ImportError:
@@ -50,9 +51,16 @@ class Run:
 
 
 def read_model(path: Path) -> dict[str, Any]:
-    """A model written as safetensors: a tree of dictionaries, from names like `dense0.w`.
+    """Read a model that was written as safetensors.
 
-    One that a run of another configuration left in a run directory is refused.
+    A model in a run directory carries the digest of the configuration it was trained with. It is refused if the
+    directory now belongs to a run of another configuration.
+
+    Returns:
+        A tree of dictionaries: the array `dense0.w` is at `["dense0"]["w"]`.
+
+    Raises:
+        DataError: the file is damaged. CheckpointError: the model belongs to another configuration.
     """
     from safetensors import SafetensorError, safe_open
     from safetensors.numpy import load
@@ -69,7 +77,7 @@ def read_model(path: Path) -> dict[str, Any]:
 
 
 def nested(arrays: Mapping[str, Any], separator: str) -> dict[str, Any]:
-    """Arrays by names like `a.b` as a tree of dictionaries."""
+    """Arrays by names like `a.b` as a tree of dictionaries; `separator` divides the parts of a name."""
     tree: dict[str, Any] = {}
     for name, array in arrays.items():
         *places, leaf = name.split(separator)

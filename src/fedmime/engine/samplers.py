@@ -1,6 +1,9 @@
-"""Who takes part in a round: pure functions of seed and round, without memory of earlier rounds.
+"""Samplers: which clients of the population take part in a round.
 
-Each gives positions in the population. The generator is Philox keyed by (seed, round), a stream per purpose.
+Every sampler is a pure function of the seed and the round, without memory of earlier rounds. So any round can be drawn
+again by itself, on any machine, which makes resumed runs and prefetching exact. Random numbers come from Philox keyed
+by (seed, round), with one stream per purpose, so that for example turning drop-out on does not change which clients are
+asked. All functions return positions in the population, int64.
 """
 
 from __future__ import annotations
@@ -13,21 +16,33 @@ import numpy as np
 from fedmime.errors import ConfigError
 from fedmime.randomness import generator
 
-_COHORT, _ZONES, _AWAKE, _DROPPED, _ARRIVAL = range(10, 15)  # streams
+_COHORT, _ZONES, _AWAKE, _DROPPED, _ARRIVAL = range(10, 15)  # random streams, one for each purpose
 _ZONE_HOURS = 24
 
 
 def uniform(n: int, cohort_size: int, seed: int, round: int) -> np.ndarray:  # noqa: A002
-    """`cohort_size` different clients of `n`, all equally likely."""
+    """Draw `cohort_size` different clients out of `n`, all equally likely.
+
+    Returns:
+        Positions in the population [cohort_size], in random order.
+    """
     _check(n, cohort_size)
     return generator(seed, round, _COHORT).choice(n, cohort_size, replace=False)
 
 
 def by_size(sizes: np.ndarray, cohort_size: int, seed: int, round: int) -> np.ndarray:  # noqa: A002
-    """Different clients, drawn one after another with chances proportional to their examples.
+    """Draw different clients one after another, with chances proportional to their numbers of examples.
 
-    Exponential races: client i finishes at time `Exp(1) / n_i`, the first `cohort_size` win. Clients without examples
-    never do.
+    The method is an exponential race: client i finishes at time `Exp(1) / n_i`, and the first `cohort_size` to finish
+    are drawn. It is equivalent to weighted sampling without replacement and needs one pass over the population. A
+    client without examples never finishes.
+
+    Args:
+        sizes: n_i, the number of examples of each client [clients].
+        cohort_size: clients to draw; at most as many as have examples.
+
+    Returns:
+        Positions in the population [cohort_size], in the order in which they were drawn.
     """
     sizes = np.asarray(sizes)
     eligible = np.flatnonzero(sizes > 0)
@@ -44,7 +59,15 @@ def with_replacement(
     round: int,  # noqa: A002
     weights: np.ndarray | None = None,
 ) -> np.ndarray:
-    """`cohort_size` independent draws; a client may appear twice. `weights` are relative chances."""
+    """Draw `cohort_size` clients independently, so that a client may appear more than once.
+
+    Args:
+        n: number of clients in the population.
+        weights: relative chances [n], not negative and not all zero; by default all clients are equally likely.
+
+    Returns:
+        Positions in the population [cohort_size].
+    """
     _check(n, 1)
     if cohort_size < 1:
         raise ConfigError(f"cohort_size must be a positive integer, got {cohort_size!r}")
@@ -68,10 +91,20 @@ def availability(
     high: float = 0.5,
     peak_hour: float = 2.0,
 ) -> np.ndarray:
-    """The chance that each client is reachable in a round: idle and charging at night, busy by day.
+    """The probability that each client can be reached in a round.
 
-    A client keeps its time zone for the whole run. The day curve is a cosine between `low` and `high` that peaks at
-    `peak_hour` local time; a round lasts `24 / rounds_per_day` hours.
+    Devices take part while they are idle and charging, which is at night. A client keeps its time zone for the whole
+    run. The probability over a day is a cosine between `low` and `high`.
+
+    Args:
+        n: number of clients in the population.
+        rounds_per_day: rounds in 24 hours: a round lasts `24 / rounds_per_day` hours.
+        low: probability at the least favourable hour of the day.
+        high: probability at the most favourable hour.
+        peak_hour: that hour, in the client's local time.
+
+    Returns:
+        Probabilities [n].
     """
     if not 0 <= low <= high <= 1:
         raise ConfigError(f"availability needs 0 <= low <= high <= 1, got low={low!r}, high={high!r}")
@@ -82,7 +115,7 @@ def availability(
 
 
 def time_zones(n: int, seed: int) -> np.ndarray:
-    """The hours by which each client's clock is ahead: one of 24, all equally common."""
+    """The hours by which each client's local time is ahead [n], drawn from 0, ..., 23 with equal chances."""
     return generator(seed, 0, _ZONES).integers(0, _ZONE_HOURS, n)
 
 
@@ -96,7 +129,11 @@ def diurnal(
     high: float = 0.5,
     peak_hour: float = 2.0,
 ) -> np.ndarray:
-    """Different clients of those reachable in this round (see `availability`); fewer, if fewer are."""
+    """Draw different clients among those that can be reached in this round; `availability` explains the arguments.
+
+    Returns:
+        Positions in the population, `cohort_size` of them, or fewer if fewer clients can be reached.
+    """
     _check(n, cohort_size)
     chances = availability(n, seed, round, rounds_per_day, low, high, peak_hour)
     awake = np.flatnonzero(generator(seed, round, _AWAKE).random(n) < chances)
@@ -104,14 +141,23 @@ def diurnal(
 
 
 def over_selected(target: int, factor: float = 1.3) -> int:
-    """How many clients to ask so that `target` of them report."""
+    """How many clients to ask so that `target` of them report, `factor` times as many.
+
+    A deployment asks more clients than it needs, because some drop out; 1.3 is the factor of Bonawitz et al., 2019.
+    """
     if target < 1 or not 1 <= factor < math.inf:
         raise ConfigError(f"over-selection needs a positive target and factor >= 1, got {target!r} and {factor!r}")
-    return math.ceil(round(target * factor, 9))  # 10 * 1.1 is 11, not 11.000000000000002
+    return math.ceil(round(target * factor, 9))  # rounded first, because 10 * 1.1 is 11.000000000000002
 
 
 class Reports(NamedTuple):
-    """What became of the clients asked: the first to report, those that came too late, those that never did."""
+    """What became of the clients that were asked, as positions in the population.
+
+    Attributes:
+        kept: the clients that reported in time, in order of arrival.
+        late: clients that reported after enough others had; their work is discarded.
+        dropped: clients that never reported.
+    """
 
     kept: np.ndarray
     late: np.ndarray
@@ -125,9 +171,15 @@ def reports(
     seed: int,
     round: int,  # noqa: A002
 ) -> Reports:
-    """Drop each client with chance `rate`; of the rest the first `target` to arrive are kept.
+    """Simulate drop-out with probability `rate`; of the clients that report, the first `target` are kept.
 
-    A client's luck depends on who it is and on the round, not on who else was asked.
+    The random numbers of a client depend on its position and the round, and not on who else was asked. So a larger
+    cohort does not change whether a given client drops out.
+
+    Args:
+        asked: positions of the clients that were asked.
+        target: how many reports the server waits for.
+        rate: probability that a client never reports.
     """
     if not 0 <= rate <= 1:
         raise ConfigError(f"drop-out rate must lie in [0, 1], got {rate!r}")
@@ -140,6 +192,7 @@ def reports(
 
 
 def _check(n: int, cohort_size: int) -> None:
+    """Refuse a cohort that is empty or larger than the population it is drawn from."""
     if cohort_size < 1:
         raise ConfigError(f"cohort_size must be a positive integer, got {cohort_size!r}")
     if cohort_size > n:

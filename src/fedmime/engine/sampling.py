@@ -1,4 +1,8 @@
-"""In which order a client takes its examples: a pure function of seed, round and client."""
+"""In which order a client goes through its examples: its mini-batches in a round.
+
+The order is a pure function of seed, round and client. It does not depend on which other clients take part or on which
+device trains the client, so that every back end computes the same numbers.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,36 @@ import numpy as np
 
 from fedmime import randomness
 
-_STEPS = 20  # the stream of mini-batches, apart from those that cohorts are drawn from
+_STEPS = 20  # random stream of mini-batches, different from those that cohorts are drawn from
 
 
 def generator(seed: int, round_number: int, client: int = (1 << 32) - 1) -> np.random.Generator:
-    """The random numbers of a client in a round, the same on any machine and in any order; by default the pool's."""
+    """The random number generator of a client in a round, the same on any machine and in any order of calls.
+
+    Args:
+        client: position in the population. The default, a position that no client has, belongs to pooled data.
+    """
     return randomness.generator(seed, (round_number << 32) + client, _STEPS)
 
 
 def mini_batches(
     examples: int, batch_size: int | None, epochs: int | None, steps: int | None, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of a client's mini-batches and the real length of each.
+    """Draw the mini-batches of a client.
 
-    Examples are shuffled anew each epoch and the last partial mini-batch is kept; with `steps` the epochs go on until
-    there are that many. A `batch_size` of None takes all examples at every step.
+    The examples are shuffled anew in every epoch. The last mini-batch of an epoch keeps the remaining examples, and is
+    padded to full width by repeating its first row, so that padding holds values as sound as the data.
+
+    Args:
+        examples: n_i, the number of examples of the client.
+        batch_size: examples in a mini-batch; None takes all of them at every step.
+        epochs: passes over the data, if `steps` is None.
+        steps: number of mini-batches; epochs are repeated until there are that many.
+        random: the client's generator.
+
+    Returns:
+        Positions of examples [steps, batch], int32, and the number of real ones in each mini-batch [steps], int32. Real
+        rows come first.
     """
     width = examples if batch_size is None else batch_size
     per_epoch = -(-examples // width)
@@ -31,14 +50,18 @@ def mini_batches(
     rows = np.empty((passes, per_epoch * width), np.int32)
     for row in rows:
         row[:examples] = random.permutation(examples)
-        row[examples:] = row[-width]  # padding repeats the first row of the last mini-batch
+        row[examples:] = row[-width]  # padding
     counts = _counts(passes, per_epoch, width, per_epoch * width - examples)
     return rows.reshape(-1, width)[:steps], counts[:steps]
 
 
 @functools.lru_cache(maxsize=4096)
 def _counts(passes: int, per_epoch: int, width: int, missing: int) -> np.ndarray:
-    """The lengths of mini-batches, of which the last in every pass lacks some; one array for all who ask."""
+    """The lengths of mini-batches [passes * per_epoch]: `width`, less the `missing` ones in the last of every pass.
+
+    Many clients have the same lengths, and computing them takes longer than looking them up. The array is shared and
+    therefore read-only.
+    """
     counts = np.full((passes, per_epoch), width, np.int32)
     counts[:, -1] -= missing
     counts.setflags(write=False)

@@ -1,4 +1,7 @@
-"""A run's schedule: who is drawn for a round, and which mini-batches each client takes."""
+"""The schedule of a run: which clients are drawn for a round, and which mini-batches each of them takes.
+
+Everything is a pure function of seed and round, so that rounds can be prepared ahead of time and repeated exactly.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,11 @@ from fedmime.engine.sampling import generator, mini_batches
 
 
 class Clients(Protocol):
-    """What a run needs of a population; see `fedmime.data.Population`."""
+    """What a run needs of a population; see `fedmime.data.Population`.
+
+    `sizes` are the numbers of examples n_i [clients]; `test` are the columns of the server's test set, if there is one;
+    `client_at` returns the columns of the client at a position.
+    """
 
     @property
     def sizes(self) -> np.ndarray: ...
@@ -27,7 +34,17 @@ class Clients(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """How cohorts are drawn and how long their clients train; a pure function of seed and round."""
+    """How cohorts are drawn and how long their clients train; a pure function of seed and round.
+
+    Attributes:
+        cohort_size: number of clients in a round.
+        batch_size: examples in a mini-batch; None takes all of a client's examples.
+        epochs: local passes over a client's data, if `steps` is None.
+        steps: local steps of every client, whatever its number of examples.
+        seed: from which all random numbers of the run are derived.
+        weights: `"examples"` weighs a client by n_i in means, `"uniform"` weighs all clients equally.
+        participation: the sampler and its policy.
+    """
 
     cohort_size: int
     batch_size: int | None
@@ -38,20 +55,30 @@ class Schedule:
     participation: Participation = RELIABLE
 
     def lengths(self, sizes: np.ndarray) -> np.ndarray:
-        """The numbers of local steps of clients with so many examples."""
+        """K_i, the number of local steps, for clients with these numbers of examples [clients]."""
         if self.steps is not None:
             return np.full(len(sizes), self.steps)
         batches = np.ones(len(sizes), int) if self.batch_size is None else -(-sizes // self.batch_size)
         return (self.epochs or 1) * batches
 
     def expected(self, population: Clients, rounds: int) -> Expected:
-        """What a run will ask of its back end."""
+        """What the run will ask of its back end, from which the back end can size its buffers."""
         sizes = population.sizes[population.sizes > 0]
         return Expected(population, self.cohort_size, rounds, self.lengths(sizes))
 
     def cohort(self, algorithm: Algorithm, population: Clients, round_number: int) -> Cohort:
-        """The cohort of a round; without members if too few clients reported."""
-        if check := getattr(population, "check", None):  # mapped files may have been cut since the last round
+        """The cohort of a round. It has no members if too few clients reported; such a round is abandoned.
+
+        With split cohorts (`Algorithm.split`), the first half of the clients train and the others are asked for
+        gradients.
+
+        Args:
+            algorithm: decides whether the cohort is split or pooled.
+            population: the clients; their data is read later, when a back end asks for it.
+            round_number: the round.
+        """
+        # Reading a memory-mapped file that was truncated since the last round would end the process by a bus error.
+        if check := getattr(population, "check", None):
             check()
         available = np.flatnonzero(population.sizes)
         if algorithm.pooled:
@@ -80,12 +107,16 @@ class Schedule:
         )
 
     def batches(self, round_number: int, client: int, examples: int) -> Batches:
-        """The mini-batches of a client in a round."""
+        """The mini-batches of a client with so many examples in a round."""
         random = generator(self.seed, round_number, client)
         return Batches(*mini_batches(examples, self.batch_size, self.epochs, self.steps, random))
 
     def _pooled(self, population: Clients, available: np.ndarray, round_number: int) -> Cohort:
-        """One client with as many examples as an average cohort has, drawn i.i.d. from everybody's data."""
+        """A cohort of a single client, whose examples are drawn i.i.d. from the data of all clients.
+
+        It has as many examples as an average cohort, so that a round of centralized training processes as much data as
+        a federated one. Only clients of which an example was drawn are read.
+        """
         random = generator(self.seed, round_number)
         sizes = population.sizes[available]
         n = max(1, round(self.cohort_size * float(sizes.mean())))
@@ -103,7 +134,14 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class _Drawn:
-    """The data of a cohort's members: read from the population when it is asked for."""
+    """The source of a drawn cohort: a member's data is read from the population when a back end asks for it.
+
+    Attributes:
+        schedule: draws the mini-batches.
+        population: has the data.
+        round: the round.
+        clients: positions in the population [members], by place in the cohort.
+    """
 
     schedule: Schedule
     population: Clients

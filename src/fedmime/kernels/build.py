@@ -1,4 +1,10 @@
-"""Compile the kernels once for this machine and make them known to XLA."""
+"""Compile the C kernels for this machine and register them with XLA.
+
+The kernels use the widest vector registers of the CPU at hand (`-march=native`), so they are not distributed as
+binaries: they are compiled when a kernel is first needed, which takes some seconds, and kept in the user's cache for
+later processes. Without a C compiler, on an accelerator, or with `FEDMIME_NATIVE=0`, there are no kernels and every
+operation takes its definition in JAX; results then differ in the last digits.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +25,8 @@ import jax
 
 from fedmime.kernels import cache
 
-SWITCH = "FEDMIME_NATIVE"
+SWITCH = "FEDMIME_NATIVE"  # the environment variable that turns the kernels off
+# For each source file, the kernels that it defines as functions `fedmime_<kernel>`.
 _SOURCES = {
     "convolution.c": ("convolve", "kernel_gradient"),
     "entropy.c": ("cross_entropy",),
@@ -31,35 +38,46 @@ _SOURCES = {
 _HEADERS = ("matrix.h", "vectors.h")
 KERNELS = tuple(kernel for kernels in _SOURCES.values() for kernel in kernels)
 _FLAGS, _LINK = ("-O3", "-march=native", "-fPIC"), ("-shared", "-lm")
-_PATIENCE = 120  # seconds
+_PATIENCE = 120  # seconds that one command of the compiler may take before it is given up
 _FOLDER = Path(__file__).parent
 
 
 class Loaded(NamedTuple):
-    """The kernels in this process."""
+    """The kernel library, loaded into this process.
+
+    Attributes:
+        library: the shared object. The reference keeps it loaded as long as XLA may call it.
+        where: the path of its file in the cache, or a remark that there is none, for `status`.
+    """
 
     library: ctypes.CDLL
-    where: str  # they are kept
+    where: str
 
 
 def target(kernel: str) -> str:
-    """The name by which XLA knows a kernel, and the name of its function."""
+    """The name under which a kernel is registered with XLA, which is also the name of its C function."""
     return f"fedmime_{kernel}"
 
 
 def ready() -> bool:
-    """Whether the kernels can be called; compiles and registers them at the first question."""
+    """Whether the kernels can be called. The first call compiles or loads them and registers them."""
     return isinstance(_load(), Loaded)
 
 
 def status() -> str:
-    """Where the kernels are, or why there are none."""
+    """The path of the kernel library, or the reason why there is none, for `fedmime doctor`."""
     found = _load()
     return found.where if isinstance(found, Loaded) else found
 
 
 @functools.cache
 def _load() -> Loaded | str:
+    """Find or compile the library and register every kernel with XLA, once per process.
+
+    Returns:
+        The loaded library, or the reason in words why there are no kernels. A compiler that fails is not an error: the
+        package works without kernels.
+    """
     if os.environ.get(SWITCH) == "0":
         return f"off ({SWITCH}=0)"
     if jax.default_backend() != "cpu":
@@ -78,11 +96,16 @@ def _load() -> Loaded | str:
 
 
 def _compiler() -> str | None:
+    """The C compiler: what `CC` names, else the first of cc, gcc and clang that is installed; None without one."""
     return os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
 def _digest(compiler: str) -> str:
-    """What tells the library for these sources, this compiler and this CPU from others."""
+    """The key of a library in the cache: a digest of everything its machine code depends on.
+
+    These are the sources, the compiler's version, the CPU, the flags, and the version of jaxlib, whose headers define
+    the calling interface. Sixteen hexadecimal digits, 64 bits, make an accidental collision practically impossible.
+    """
     texts = [(_FOLDER / name).read_bytes() for name in (*_HEADERS, *_SOURCES)]
     parts = [
         *texts,
@@ -95,9 +118,14 @@ def _digest(compiler: str) -> str:
 
 
 def _built(compiler: str) -> bytes:
-    """Compile the sources and link them."""
+    """Compile the sources, each in its own process and as many at a time as there are cores, and link them.
+
+    Returns:
+        The content of the shared object.
+    """
 
     def compiled(name: str) -> str:
+        """Compile one source and return the path of its object file."""
         made = f"{scratch}/{name}.o"
         _run(compiler, *_FLAGS, f"-I{jax.ffi.include_dir()}", "-c", str(_FOLDER / name), "-o", made)
         return made
@@ -109,11 +137,19 @@ def _built(compiler: str) -> bytes:
 
 
 def _run(*words: str) -> bytes:
+    """Run a command and return its output.
+
+    It raises `subprocess.SubprocessError` if the command fails or takes longer than `_PATIENCE`.
+    """
     return subprocess.run(words, capture_output=True, timeout=_PATIENCE, check=True).stdout  # noqa: S603
 
 
 def _cpu() -> bytes:
-    """What tells this CPU from another on which the user's cache may also be mounted."""
+    """The model and the instruction set extensions of this CPU, as text.
+
+    A home directory, and with it the cache, may be mounted on machines with different CPUs; code compiled for one of
+    them could contain instructions that another does not have.
+    """
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -122,6 +158,7 @@ def _cpu() -> bytes:
 
 
 def _reason(error: Exception) -> str:
+    """Why a command failed, in one line of at most 200 characters: the compiler's first error if it printed one."""
     said = getattr(error, "stderr", None)
     lines = said.decode(errors="replace").strip().splitlines() if said else []
     return next((line for line in lines if "error" in line), str(error))[:200]

@@ -1,8 +1,9 @@
-"""Compiled code on disk that is run only if the caller wrote it, whole, and is loaded from a private copy.
+"""A cache of compiled libraries on disk that never runs code somebody else wrote, nor a damaged file.
 
-The folder and the file must be the caller's own, and writable for nobody else: what another user put there is not run.
-A file ends with the sha256 of what comes before it: what is damaged is built again, instead of ending the process. The
-bytes that were checked are the bytes that are loaded, whatever happens to the file in between.
+The directory and the file must belong to the user, and nobody else may write to them; otherwise another user of the
+machine could place code there that this process would execute. Each file ends with the SHA-256 digest of its content,
+so that a damaged library is built again instead of crashing the process. The bytes that were verified are the bytes
+that are loaded, from a private copy: a change of the file between verification and loading has no effect.
 """
 
 from __future__ import annotations
@@ -23,7 +24,17 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 def kept(name: str, build: Callable[[], bytes]) -> tuple[bytes, str]:
-    """A library by its name in the user's cache, built where it is not there, and where it is kept."""
+    """A library from the user's cache, built and stored if it is not there.
+
+    Args:
+        name: file name of the library, which contains a digest of all that it depends on.
+        build: compiles the library and returns its content.
+
+    Returns:
+        The content of the library, and a description of where it is kept: the path of the file, or a remark that the
+        cache cannot be used. A directory that others can write to is not used; the library is then built for this
+        process alone.
+    """
     try:
         path = private_directory(user_cache() / "native") / name
     except OSError as error:
@@ -37,9 +48,14 @@ def kept(name: str, build: Callable[[], bytes]) -> tuple[bytes, str]:
 
 
 def load(content: bytes) -> ctypes.CDLL:
-    """Load a library from its bytes: through a file without a name where the system has those, else a temporary one."""
+    """Load a library from its content.
+
+    The content is written to an anonymous file in memory where the system supports them (Linux), else to a temporary
+    file that is deleted after loading.
+    """
     with contextlib.suppress(AttributeError, OSError):
-        handle = os.memfd_create("fedmime-kernels")  # stays open: the loader knows libraries by their path
+        # The handle stays open: with a reused number, the loader would take the next library for this one.
+        handle = os.memfd_create("fedmime-kernels")
         with os.fdopen(handle, "wb", closefd=False) as file:
             file.write(content)
         return ctypes.CDLL(f"/proc/self/fd/{handle}")
@@ -50,7 +66,11 @@ def load(content: bytes) -> ctypes.CDLL:
 
 
 def _read(path: Path) -> bytes | None:
-    """The library in a file, or None if it is not there, not the caller's own, or damaged."""
+    """The library in a file; None if the file does not exist, is not the user's own, or does not match its digest.
+
+    The owner is checked on the open file and symbolic links are not followed, so that the file cannot be exchanged
+    between the check and the reading.
+    """
     try:
         with open(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:
             content = file.read() if owned_alone(os.fstat(file.fileno())) else b""
@@ -61,9 +81,12 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Keep a library for the next process; without room on the disk it is used all the same."""
+    """Store a library and its digest for later processes.
+
+    A full disk is reported as a warning and not as an error: the library can be used without being stored.
+    """
     try:
-        with whole_file(path) as temporary:  # another process may be doing the same
+        with whole_file(path) as temporary:  # atomic, because another process may be writing the same file
             temporary.write_bytes(content + hashlib.sha256(content).digest())
     except OSError as error:
         _log.warning("compiled kernels are not kept: %s", error)

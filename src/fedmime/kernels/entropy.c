@@ -1,9 +1,18 @@
-/* Cross-entropy and its derivative, which XLA spreads over a dozen passes, each of them longer to begin than to do. */
+/* Cross-entropy of integer labels and its derivative with respect to the logits z [n, classes]:
+
+       loss = log(sum of e^z) - z[label],   d = softmax(z) - e_label
+
+   XLA compiles this to a dozen loops over the array. On the ten rows of a mini-batch each of them takes longer to
+   start than to run. Here a row is read three times, for its maximum, its exponentials and their normalisation, and
+   is in the first-level cache all the while. */
 #include <math.h>
 
 #include "vectors.h"
 
-/* e^x for x <= 0 to two units in the last place, 0 where that is no normal number; NaN stays. */
+/* e^x for x <= 0, accurate to two units in the last place; NaN gives NaN.
+
+   The method is that of vtanh in vectors.h, here with a polynomial for e^r itself. Below -87 the result would not be a
+   normal number, whose exponent bits could be built directly; it is set to zero. */
 INLINE vec vexp(vec x) {
     ints none = x < -87.0f;
     vec size = (vec)(~none & (ints)x);
@@ -21,11 +30,14 @@ INLINE vec vexp(vec x) {
     return (vec)(~none & (ints)(power * p));
 }
 
+/* The larger of a and b in every lane, b where one of them is NaN. */
 INLINE vec larger(vec a, vec b) {
     ints first = a > b;
     return (vec)((first & (ints)a) | (~first & (ints)b));
 }
 
+/* The maximum of a row. NaN may be skipped: it reaches the loss through the exponentials. The last vector overlaps
+   the one before it where `count` is no multiple of LANES. */
 static float largest(const float *z, int64_t count) {
     float most = z[0];
     if (count >= LANES) {
@@ -37,8 +49,11 @@ static float largest(const float *z, int64_t count) {
     return most;
 }
 
-/* The loss of a row of logits, and the row that is its derivative. NaN and infinity make both so, but a class may have
-   the logit minus infinity. */
+/* Return the loss of one row of logits z [classes] and write its derivative to d [classes].
+
+   The maximum is subtracted before the exponentials, so that none overflows. A logit that is NaN or plus infinity
+   makes the loss NaN, which the engine's checks then see; minus infinity is accepted and means probability zero. A
+   label out of range picks no class, as in the JAX definition. */
 static float entropy(const float *z, int64_t classes, int32_t label, float *d) {
     float most = largest(z, classes), total = 0;
     vec sums = {};
@@ -56,8 +71,8 @@ static float entropy(const float *z, int64_t classes, int32_t label, float *d) {
     return loss - z[label];
 }
 
-/* args: logits [n, classes], labels [n]; rets: log(sum of e^z) - z at the label, for each row [n]; the derivatives of
-   these [n, classes]. */
+/* XLA target "cross_entropy". Arguments: logits [n, classes], int32 labels [n]. Results: losses [n] and their
+   derivatives [n, classes]. */
 XLA_FFI_Error *fedmime_cross_entropy(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
     const float *z = argument(frame, 0)->data;

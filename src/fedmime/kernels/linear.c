@@ -1,42 +1,63 @@
-/* The three products of a dense layer with weights [out, in] on some examples. Where a width is no whole number of
-   vectors, the last vector of a row overlaps the one before it, so nothing is read or written beyond a row. */
+/* The three products of a dense layer with weights w [out, in] on n examples:
+
+       inner_products  x w^T [n, out]   outputs for inputs x [n, in]
+       products        d w [n, in]      cotangents of the inputs for cotangents d [n, out] of the outputs
+       outer_sum       d^T a [out, in]  the gradient of the weights for inputs a [n, in]
+
+   A federated mini-batch has ten or twenty rows. XLA runs the first and the last product at less than half of the
+   CPU's peak on so few rows: its routines are made for large matrices, and preparing them costs more than the
+   product. Here the operands are multiplied where they lie, and tiles keep all sums in registers. Larger or
+   narrower operands are packed first, by matrix.c.
+
+   Where a row is no whole number of vectors, its last vector overlaps the one before it. So nothing is read or
+   written beyond the end of a row. */
 #include "matrix.h"
 
-enum { MOST = 256 }; /* rows that are gone through as they lie, as in calls.py; more are worth packing, see matrix.c */
-enum { MOST_TERMS = 4, SPAN = WIDEST * LANES };
-enum { LARGE = 1 << 16 }; /* numbers of weights whose terms do not all stay in the second cache */
-enum { CACHED = 1 << 13 }; /* numbers of the rows that all rows of the result are made of: they stay in the first cache */
+enum { MOST = 256 };                            /* rows up to which packing the operands costs more than it saves */
+enum { MOST_TERMS = 4, SPAN = WIDEST * LANES }; /* arrays that outer_sum can add in one pass; columns of a tile */
+enum { LARGE = 1 << 16 };                       /* weights, 256 kB: with momentum they fill the second-level cache */
+enum { CACHED = 1 << 13 };                      /* numbers, 32 kB, that stay in the first-level cache */
 
-/* Arrays [out, in] to which a sum of outer products is added, each times a number that is not zero. */
+/* Arrays [out, in] that are added to a sum of outer products, each times its scale, which is not zero. */
 typedef struct {
     int64_t count;
     float scales[MOST_TERMS];
     const float *arrays[MOST_TERMS];
 } terms;
 
-/* Outer products of more rows, d [m, out] and those of a table that lie here and there. */
+/* Further outer products of the same sum: cotangents d [count, out] and pointers to their inputs, each [in]
+   anywhere in memory. */
 typedef struct {
     int64_t count;
     const float *d, *const *rows;
 } more_rows;
 
-/* Weights that hold no whole vector: only packing makes them fit. */
+/* Whether a side of the weights is shorter than a vector. Overlapping vectors are then impossible; packing pads
+   instead. */
 static int narrow(int64_t out, int64_t in) { return out < LANES || in < LANES; }
 
+/* Write the packed product a b [rows, columns] to the first result. */
 static XLA_FFI_Error *multiplied(XLA_FFI_CallFrame *frame, Matrix a, Matrix b, int64_t rows, int64_t depth,
                                  int64_t columns) {
     return multiply(a, b, rows, depth, columns, result(frame, 0)->data) ? NULL : no_memory(frame);
 }
 
-/* A few rows of the result, some columns: to[r][...] = terms + sum over k of a[k][r] * b[k][...], from row r0 and
-   column c of the result on. Of a vector that overlaps the one before it only the last `fresh` columns are stored: the
-   result may take the place of a term. The first term comes last, so that small numbers meet before they meet a
-   model's weights. */
+/* One tile of outer_sum, at row r0 and column c of the result `to` [out, in]:
+
+       to[r0 + r][c + j] = sum over k of a[k * out + r] * b[k * in + j] + more + terms
+
+   a, b   the cotangents from column r0 on and the inputs from column c on, both [depth, ...].
+   fresh  LANES, or less for a vector that overlaps the one before it: then only the last `fresh` columns are stored,
+          because the others have been computed and the result may share memory with a term.
+
+   Terms are added in reverse order: small numbers are summed before they are added to a model's weights, the first
+   term, which loses fewer bits. */
 INLINE void outer(int rows, int width, int64_t depth, const float *a, int64_t out, const float *b, int64_t in,
                   const more_rows *more, const terms *plus, float *to, int64_t r0, int64_t c, int64_t fresh) {
     int64_t place = r0 * in + c;
     vec sums[SUMS] = {};
-    product_of_rows(rows, width, depth, a, 1, out, b, in, NULL, plus->count ? to + place + width * LANES : NULL, in, sums);
+    product_of_rows(rows, width, depth, a, 1, out, b, in, NULL, plus->count ? to + place + width * LANES : NULL, in,
+                    sums);
     product_of_rows(rows, width, more->count, more->d + r0, 1, out, NULL, c, more->rows, NULL, 0, sums);
     for (int64_t t = plus->count; t--;) {
         vec scale = all(plus->scales[t]);
@@ -50,7 +71,8 @@ INLINE void outer(int rows, int width, int64_t depth, const float *a, int64_t ou
         for (int r = 0; r < rows; r++) store_last(to + place + r * in, sums[r * width], fresh);
 }
 
-/* The same for columns from one to another, the first of them a multiple of a tile's. */
+/* The tiles of outer_sum in rows r0, ..., r0 + rows - 1 and columns [c, end): first tiles of full width, then single
+   vectors, then the vector that overlaps. c is a multiple of SPAN. */
 INLINE void outer_rows(int rows, int width, int64_t depth, const float *a, int64_t out, const float *b, int64_t in,
                        const more_rows *more, const terms *plus, float *to, int64_t r0, int64_t c, int64_t end) {
     for (; c + width * LANES <= end; c += width * LANES)
@@ -59,15 +81,21 @@ INLINE void outer_rows(int rows, int width, int64_t depth, const float *a, int64
     if (c < end) outer(rows, 1, depth, a, out, b + in - LANES, in, more, plus, to, r0, in - LANES, in - c);
 }
 
-/* Whether a pass begins at the last row. Large weights and momentum together are a little more than the second cache holds:
-   with passes that turn round, each finds there what the one before it came to last. */
+/* Whether this pass over the weights runs from the last row to the first. Large weights and their momentum together
+   exceed the second-level cache by a little. Passes in alternating direction begin with the rows that the previous
+   pass touched last, which are still in the cache. The result does not depend on the direction. */
 static int turns(int64_t size, int64_t terms) {
     static _Thread_local int back;
     return terms > 1 && size >= LARGE && (back ^= 1);
 }
 
-/* The arguments from the first on: d [n, out], a [n, in], and if there are terms, their scales [terms] and they
-   themselves [out, in], of which the first may be the result; what comes after them is not looked at. */
+/* Compute a sum of outer products and terms into the first result [out, in].
+
+   The arguments of the call, from number `first` on: d [n, out], a [n, in], and optionally scales [t] and t terms,
+   each [out, in]. The first term may share its memory with the result. Terms with scale zero are not read, and
+   arguments after the terms are ignored.
+
+   Columns are divided into blocks whose inputs, (n + more) rows, fit into the first-level cache (CACHED). */
 static void outer_sum(XLA_FFI_CallFrame *frame, int first, int64_t n, const more_rows *more) {
     const float *d = argument(frame, first)->data, *a = argument(frame, first + 1)->data;
     float *to = result(frame, 0)->data;
@@ -93,7 +121,8 @@ static void outer_sum(XLA_FFI_CallFrame *frame, int first, int64_t n, const more
         }
 }
 
-/* rets: the outer products of the rows of d and a, and the terms, added up [out, in]. */
+/* XLA target "outer_sum". Arguments: d [n, out], a [n, in], optionally scales and terms as above. Result: d^T a
+   plus the terms [out, in]. */
 XLA_FFI_Error *fedmime_outer_sum(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
     const XLA_FFI_Buffer *d = argument(frame, 0), *a = argument(frame, 1), *to = result(frame, 0);
@@ -105,6 +134,7 @@ XLA_FFI_Error *fedmime_outer_sum(XLA_FFI_CallFrame *frame) {
     return NULL;
 }
 
+/* Lane numbers of the shuffles below. */
 #define EVEN(i) 2 * (i)
 #define ODD(i) 2 * (i) + 1
 #define SAME(i) i
@@ -112,24 +142,30 @@ XLA_FFI_Error *fedmime_outer_sum(XLA_FFI_CallFrame *frame) {
 #define NEXT_PAIR(i) (i) ^ 2
 #define QUARTER(i) (i) % 4 * (LANES / 4)
 
-/* Sums of neighbours, those of a before those of b. */
+/* Sums of pairs of adjacent lanes: the pairs of a in the lower half of the result, those of b in the upper half. */
 INLINE vec halves(vec a, vec b) {
     return __builtin_shufflevector(a, b, LIST(EVEN)) + __builtin_shufflevector(a, b, LIST(ODD));
 }
 
-/* The totals of four vectors, each in the first lane of its quarter. */
+/* The sums over all lanes of a, b, c and d, each repeated in one quarter of the result. Summing four vectors at a time
+   takes about half the shuffles of summing them one by one. */
 INLINE vec totals(vec a, vec b, vec c, vec d) {
     vec sums = halves(halves(a, b), halves(c, d));
     if (LANES == 16) sums += __builtin_shufflevector(sums, sums, LIST(NEXT_PAIR));
     return sums + __builtin_shufflevector(sums, sums, LIST(NEIGHBOUR));
 }
 
-enum { AT_ONCE = 4 }; /* rows of w: their totals are found together */
+enum { AT_ONCE = 4 }; /* rows of w in a tile: `totals` sums four vectors at a time */
 
-/* Inner products of a few rows of x with four rows of w, or what more columns of both add to them. Some of these rows of w
-   may be done already. */
-INLINE void inner(int rows, int width, int64_t depth, const float *x, const float *w, int64_t in, int more, int64_t done,
-                  int64_t out, float *to) {
+/* One tile of inner_products: `rows` rows of x with four rows of w, over `depth` of their `in` columns. Lanes
+   accumulate different columns and are summed at the end.
+
+   more  add to what `to` holds: earlier columns have been there.
+   done  how many of the four rows of w an earlier tile has computed. The last four rows overlap the ones before them if
+         `out` is no multiple of four, and must not be added twice.
+   to    the tile in the result, whose rows are `out` numbers apart. */
+INLINE void inner(int rows, int width, int64_t depth, const float *x, const float *w, int64_t in, int more,
+                  int64_t done, int64_t out, float *to) {
     vec sums[SUMS] = {};
     int64_t whole = depth / LANES * LANES;
     for (int64_t k = 0; k < whole; k += LANES) {
@@ -140,7 +176,7 @@ INLINE void inner(int rows, int width, int64_t depth, const float *x, const floa
             UNROLL for (int v = 0; v < width; v++) sums[r * width + v] += left * right[v];
         }
     }
-    if (whole < depth) { /* the last vector again, without what was counted */
+    if (whole < depth) { /* the vector that overlaps: lanes that were counted before are masked */
         ints fresh = (ints){LIST(SAME)} >= (int32_t)(LANES - (depth - whole));
         int64_t last = depth - LANES;
         vec right[AT_ONCE];
@@ -160,8 +196,11 @@ INLINE void inner(int rows, int width, int64_t depth, const float *x, const floa
     }
 }
 
-enum { GROUP = 12, NEAR = 1024 }; /* rows of x and columns that are gone through together: they stay in the first cache */
+/* Rows of x and columns that are traversed together. Such a block takes 48 kB and stays in the first-level cache
+   while all rows of w pass. */
+enum { GROUP = 12, NEAR = 1024 };
 
+/* See matrix.h. */
 void inner_products(const float *x, int64_t n, int64_t in, const float *w, int64_t out, float *z) {
     for (int64_t top = 0; top < n; top += GROUP)
         for (int64_t k = 0; k < in; k += NEAR)
@@ -170,14 +209,15 @@ void inner_products(const float *x, int64_t n, int64_t in, const float *w, int64
                 int64_t first = o + AT_ONCE <= out ? o : out - AT_ONCE;
                 for (int64_t r = 0; r < some;) {
                     int rows = next_rows(some - r, AT_ONCE);
-                    ROWS(inner, rows, AT_ONCE, deep, x + (top + r) * in + k, w + first * in + k, in, k > 0, o - first, out,
-                         z + (top + r) * out + first)
+                    ROWS(inner, rows, AT_ONCE, deep, x + (top + r) * in + k, w + first * in + k, in, k > 0, o - first,
+                         out, z + (top + r) * out + first)
                     r += rows;
                 }
             }
 }
 
-/* args: x [n, in], w [out, in]; rets: x w^T [n, out]. Both lie as they are multiplied; for many rows see panels.c. */
+/* XLA target "inner_products". Arguments: x [n, in], w [out, in]. Result: x w^T [n, out]. Both operands are read along
+   their rows, so that they need no packing for any number of rows; only narrow weights are packed. */
 XLA_FFI_Error *fedmime_inner_products(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
     const float *x = argument(frame, 0)->data, *w = argument(frame, 1)->data;
@@ -187,9 +227,14 @@ XLA_FFI_Error *fedmime_inner_products(XLA_FFI_CallFrame *frame) {
     return NULL;
 }
 
-enum { BLOCK = 64, DEPTH = 256 }; /* columns and rows of w that are gone through together */
+/* Columns and rows of w that are traversed together. Such a block takes 64 kB and stays in the second-level cache
+   while all rows of d pass. */
+enum { BLOCK = 64, DEPTH = 256 };
 
-/* Some columns of a few rows of d w, or what some more rows of w add to them. */
+/* One tile of `products`: `rows` rows of d, `depth` rows of w, `width` vectors of columns.
+
+   first  this is the first block of the depth: z is overwritten. Otherwise the sums begin with what z holds.
+   fresh  as in `outer`: how many columns of an overlapping vector are stored, or LANES. */
 INLINE void add_part(int rows, int width, int64_t depth, const float *d, int64_t out, const float *w, int64_t in,
                      int first, int64_t fresh, float *z) {
     vec sums[SUMS] = {};
@@ -203,6 +248,7 @@ INLINE void add_part(int rows, int width, int64_t depth, const float *d, int64_t
         for (int r = 0; r < rows; r++) store_last(z + r * in, sums[r * width], fresh);
 }
 
+/* The tiles of `products` in columns [c, end), in the order of outer_rows. */
 INLINE void add_parts(int rows, int width, int64_t depth, const float *d, int64_t out, const float *w, int64_t in,
                       int64_t c, int64_t end, int first, float *z) {
     for (; c + width * LANES <= end; c += width * LANES)
@@ -211,18 +257,19 @@ INLINE void add_parts(int rows, int width, int64_t depth, const float *d, int64_
     if (c < end) add_part(rows, 1, depth, d, out, w + in - LANES, in, first, in - c, z + in - LANES);
 }
 
+/* See matrix.h. */
 void products(const float *d, int64_t n, int64_t out, const float *w, int64_t in, int more, float *z) {
     for (int64_t c = 0; c < in; c += BLOCK)
         for (int64_t k = 0; k < out; k += DEPTH)
             for (int64_t r = 0; r < n;) {
                 int rows = next_rows(n - r, WIDEST);
-                ROWS(add_parts, rows, WIDEST, k + DEPTH < out ? DEPTH : out - k, d + r * out + k, out, w + k * in, in, c,
-                     c + BLOCK < in ? c + BLOCK : in, !more && k == 0, z + r * in)
+                ROWS(add_parts, rows, WIDEST, k + DEPTH < out ? DEPTH : out - k, d + r * out + k, out, w + k * in, in,
+                     c, c + BLOCK < in ? c + BLOCK : in, !more && k == 0, z + r * in)
                 r += rows;
             }
 }
 
-/* args: d [n, out], w [out, in]; rets: d w [n, in]. */
+/* XLA target "products". Arguments: d [n, out], w [out, in]. Result: d w [n, in]. */
 XLA_FFI_Error *fedmime_products(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
     const float *d = argument(frame, 0)->data, *w = argument(frame, 1)->data;

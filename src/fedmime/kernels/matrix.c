@@ -1,17 +1,29 @@
-/* Products of matrices of any size, on the thread that asks: XLA would share one with threads that compute for another
-   device. Both sides are packed: what a tile multiplies lies in one stretch, which stays in the nearest caches. */
+/* Products of matrices of any size and layout, for operands that are too large or too narrow for linear.c.
+
+   The scheme is that of BLAS libraries. The right operand is copied block by block into panels as wide as a tile,
+   the left operand into stacks as high as a tile. A tile then reads both operands as consecutive memory, whatever
+   their strides were, and the blocks stay in the caches while all tiles that need them are computed.
+
+   The product runs on the calling thread. XLA would split it among its thread pool, whose threads are busy with the
+   clients of the other devices; the calling thread would wait for them. */
 #include <stdlib.h>
 
 #include "matrix.h"
 
+/* Columns and rows of a tile. */
 enum { SPAN = WIDEST * LANES, TILE = MOST_ROWS(WIDEST) };
-enum { DEEP = 256, TALL = 16 * TILE, BROAD = 1024 }; /* of what is packed at a time: 96 kB of the left side, 1 MB of the right */
+
+/* Sizes of the packed blocks: [TALL, DEEP] of the left operand takes 96 kB and stays in the second-level cache; [DEEP,
+   BROAD] of the right operand takes 1 MB, of which a tile needs one panel of DEEP by SPAN numbers at a time. */
+enum { DEEP = 256, TALL = 16 * TILE, BROAD = 1024 };
 
 INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* The address of an entry of a matrix. */
 INLINE const float *at(Matrix m, int64_t row, int64_t column) { return m.data + row * m.down + column * m.right; }
 
-/* Rows of the left side as [tiles][depth][rows of the tile]. */
+/* Copy rows [top, top + rows) and columns [k, k + depth) of the left operand to [tiles][depth][rows of the tile]. The
+   loops are ordered so that the operand is read along its contiguous axis. */
 static void pack_left(Matrix a, int64_t top, int64_t rows, int64_t k, int64_t depth, float *to) {
     for (int64_t first = 0; first < rows; first += TILE) {
         int64_t some = smaller(TILE, rows - first);
@@ -26,7 +38,8 @@ static void pack_left(Matrix a, int64_t top, int64_t rows, int64_t k, int64_t de
     }
 }
 
-/* Columns of the right side as [panels][depth][SPAN], zeros where there are none. */
+/* Copy rows [k, k + depth) and columns [left, left + columns) of the right operand to [panels][depth][SPAN]. A last
+   panel with fewer columns is filled with zeros, so that tiles always multiply whole vectors. */
 static void pack_right(Matrix b, int64_t k, int64_t depth, int64_t left, int64_t columns, float *to) {
     for (int64_t first = 0; first < columns; first += SPAN, to += depth * SPAN) {
         int64_t some = smaller(SPAN, columns - first);
@@ -34,7 +47,8 @@ static void pack_right(Matrix b, int64_t k, int64_t depth, int64_t left, int64_t
         if (some < SPAN) memset(to, 0, 4 * depth * SPAN);
         if (b.right == 1 && some == SPAN)
             for (int64_t j = 0; j < depth; j++)
-                UNROLL for (int v = 0; v < WIDEST; v++) store(to + j * SPAN + v * LANES, load(from + j * b.down + v * LANES));
+                UNROLL for (int v = 0; v < WIDEST; v++)
+                    store(to + j * SPAN + v * LANES, load(from + j * b.down + v * LANES));
         else if (b.right == 1)
             for (int64_t j = 0; j < depth; j++) memcpy(to + j * SPAN, from + j * b.down, 4 * some);
         else
@@ -43,7 +57,13 @@ static void pack_right(Matrix b, int64_t k, int64_t depth, int64_t left, int64_t
     }
 }
 
-/* A tile of the result, or what some more columns of the left side add to it. */
+/* Compute one tile of the result from packed operands a [depth][rows] and b [depth][width * LANES].
+
+   more     add to what z holds: an earlier block of the depth has been there.
+   z        the first number of the tile in the result, whose rows are `stride` numbers apart.
+   columns  columns of the result from the tile's first on; a tile at the right edge stores only these.
+
+   The tile of z is prefetched before the product, so that it has arrived when the sums are added. */
 INLINE void tile(int rows, int width, int64_t depth, const float *a, const float *b, int more, float *z, int64_t stride,
                  int64_t columns) {
     vec sums[SUMS] = {};
@@ -64,6 +84,7 @@ INLINE void tile(int rows, int width, int64_t depth, const float *a, const float
         }
 }
 
+/* See matrix.h. Loops from the outside: blocks of columns, blocks of depth, blocks of rows, panels, tiles. */
 int multiply(Matrix a, Matrix b, int64_t rows, int64_t depth, int64_t columns, float *z) {
     float *left = aligned_alloc(64, 4 * TALL * DEEP), *right = aligned_alloc(64, 4 * DEEP * BROAD);
     int room = left && right;

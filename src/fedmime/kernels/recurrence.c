@@ -1,24 +1,41 @@
-/* The loops over time of a long short-term memory layer. An output of one step is an input of the next, so its
-   products are small; here the sums of a unit's four gates meet in registers, where the gates open at once. */
+/* The loops over time of a long short-term memory layer, forwards and backwards.
+
+       z_t = x_t W + h_{t-1} U + b, split into i, f, g, o;
+       c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g),   h_t = sigmoid(o) tanh(c_t)
+
+   Arrays are [time, batch, ...], gates in the order i, f, g, o. The products x_t W of all steps, and the gradients
+   of the weights, are single large products outside of these loops. What remains at every step is h_{t-1} U for a
+   mini-batch, too small for XLA's matrix routines, and a dozen element-wise operations, each of which XLA starts
+   separately. Here a tile computes the four gates of LANES units for a few examples, and applies them while the
+   sums are still in registers.
+
+   A panel is LANES neighbouring units. U is packed panel by panel before the loop, because every step reads all of
+   it. */
 #include <stdlib.h>
 
 #include "vectors.h"
 
 enum { GATES = 4 };
 
+/* The sizes of a layer. The last panel may have fewer than LANES units. */
 typedef struct {
-    int64_t time, batch, hidden, panels; /* a panel: LANES units */
+    int64_t time, batch, hidden, panels;
 } Layer;
 
+/* The sizes of a layer, from the dimensions [time, batch, ...] of one of its arrays. */
 INLINE Layer layer_of(const int64_t *dims, int64_t hidden) {
     return (Layer){dims[0], dims[1], hidden, (hidden + LANES - 1) / LANES};
 }
+
+/* The number of units in a panel. */
 INLINE int64_t units(const Layer *l, int64_t panel) {
     int64_t left = l->hidden - panel * LANES;
     return left < LANES ? left : LANES;
 }
 
-/* u [hidden, 4 hidden] as [panels][parts of the gates][hidden][WIDEST][LANES]: what a tile multiplies lies in one stretch. */
+/* Copy u [hidden, 4 hidden] to [panels][GATES / WIDEST][hidden][WIDEST][LANES]. A tile is WIDEST vectors wide, one
+   per gate, and reads its part of u as consecutive memory. Without AVX-512 registers hold two gates at a time,
+   hence two parts. */
 static void pack(const float *u, const Layer *l, float *packed) {
     for (int64_t p = 0; p < l->panels; p++)
         for (int first = 0; first < GATES; first += WIDEST)
@@ -27,7 +44,14 @@ static void pack(const float *u, const Layer *l, float *packed) {
                     store(packed, load_some(u + (k * GATES + g) * l->hidden + p * LANES, units(l, p)));
 }
 
-/* One step of a few examples and the units of one panel. */
+/* One forward step of `rows` examples for the units of one panel.
+
+   h, c          outputs and cells of the previous step, NULL at the first step, when both are zero.
+   u, b          packed weights of the panel; biases from its first unit on.
+   z             on entry x_t W, on return the activated gates (the forget gate after its sigmoid and so on).
+   h_new, c_new  outputs and cells of this step.
+
+   At the first step the forget gate is multiplied by zero and not left out, so that a NaN in it is not hidden. */
 INLINE void open_gates(int rows, int width, const Layer *l, int64_t panel, const float *h, const float *u,
                        const float *b, const float *c, float *z, float *h_new, float *c_new) {
     vec sums[GATES / WIDEST][SUMS] = {};
@@ -42,13 +66,15 @@ INLINE void open_gates(int rows, int width, const Layer *l, int64_t panel, const
             gate[g] = g == 2 ? vtanh(sum) : sigmoid(sum);
             store_some(place, gate[g], n);
         }
-        vec cell = gate[0] * gate[2] + gate[1] * (c ? load_some(c + r * hidden, n) : all(0)); /* NaN shows at once */
+        vec cell = gate[0] * gate[2] + gate[1] * (c ? load_some(c + r * hidden, n) : all(0));
         store_some(c_new + r * hidden, cell, n);
         store_some(h_new + r * hidden, gate[3] * vtanh(cell), n);
     }
 }
 
-/* args: z = x w [time, batch, 4 hidden], u, b; rets: h, c [time, batch, hidden], gates in the place of z. */
+/* XLA target "lstm_forward". Arguments: z = x W [time, batch, 4 hidden], u [hidden, 4 hidden], b [4 hidden].
+   Results: h and c [time, batch, hidden], and the activated gates [time, batch, 4 hidden], for which XLA may reuse
+   the memory of z. */
 XLA_FFI_Error *fedmime_lstm_forward(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
     Layer l = layer_of(argument(frame, 0)->dims, argument(frame, 1)->dims[0]);
@@ -72,7 +98,8 @@ XLA_FFI_Error *fedmime_lstm_forward(XLA_FFI_CallFrame *frame) {
     return NULL;
 }
 
-/* u transposed, [4 hidden, hidden], in panels of WIDEST vectors: [panels][4 hidden][WIDEST][LANES]. */
+/* Copy the transpose of u, [4 hidden, hidden], to panels of WIDEST vectors: [panels][4 hidden][WIDEST][LANES].
+   Units beyond the last are zero. */
 static void pack_transposed(const float *u, const Layer *l, float *packed) {
     enum { WIDTH = WIDEST * LANES };
     int64_t depth = GATES * l->hidden;
@@ -82,7 +109,13 @@ static void pack_transposed(const float *u, const Layer *l, float *packed) {
                 *packed++ = first + i < l->hidden ? u[(first + i) * depth + k] : 0;
 }
 
-/* dz of one step from what arrives at its outputs; dc goes on to the step before. */
+/* Back-propagate one step through cells and gates.
+
+   d, dh      cotangents [batch, hidden] of the outputs: from the layer above, and from the next step
+   gates      activated gates [batch, 4 hidden]; dz may share their memory
+   c, before  cells of this and of the previous step; `before` is NULL if there is none
+   dc         on entry the cotangent of c from the next step, on return that for the previous step
+   dz         result: the cotangent of z [batch, 4 hidden] */
 static void close_gates(const Layer *l, const float *d, const float *dh, const float *gates, const float *c,
                         const float *before, float *dc, float *dz) {
     for (int64_t r = 0; r < l->batch; r++)
@@ -101,7 +134,8 @@ static void close_gates(const Layer *l, const float *d, const float *dh, const f
         }
 }
 
-/* dh of a few examples and the units of one panel: dz times u transposed. */
+/* One tile of dh = dz u^T: `rows` examples, units from `first` on. dz is [rows, 4 hidden], u a panel of
+   pack_transposed. */
 INLINE void pull_back(int rows, int width, const Layer *l, int64_t first, const float *dz, const float *u, float *dh) {
     vec sums[SUMS] = {};
     int64_t depth = GATES * l->hidden;
@@ -113,7 +147,9 @@ INLINE void pull_back(int rows, int width, const Layer *l, int64_t first, const 
         }
 }
 
-/* args: cotangents of h [time, batch, hidden], gates [time, batch, 4 hidden], c, u; rets: dz in the place of gates. */
+/* XLA target "lstm_backward". Arguments: the cotangent d of h [time, batch, hidden], the activated gates [time,
+   batch, 4 hidden], c [time, batch, hidden], u [hidden, 4 hidden]. Result: the cotangent of z [time, batch, 4
+   hidden], for which XLA may reuse the memory of the gates. */
 XLA_FFI_Error *fedmime_lstm_backward(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
     Layer l = layer_of(argument(frame, 0)->dims, argument(frame, 3)->dims[0]);
@@ -126,7 +162,8 @@ XLA_FFI_Error *fedmime_lstm_backward(XLA_FFI_CallFrame *frame) {
     pack_transposed(argument(frame, 3)->data, &l, packed);
     for (int64_t t = l.time - 1; t >= 0; t--) {
         float *now = dz + t * GATES * step;
-        close_gates(&l, d + t * step, dh, gates + t * GATES * step, c + t * step, t ? c + (t - 1) * step : NULL, dc, now);
+        close_gates(&l, d + t * step, dh, gates + t * GATES * step, c + t * step, t ? c + (t - 1) * step : NULL, dc,
+                    now);
         if (!t) break;
         for (int64_t p = 0; p < panels; p++)
             for (int64_t r = 0; r < l.batch;) {

@@ -1,7 +1,10 @@
-/* Rows of a table. A place beyond the table is moved to its nearest row. */
+/* Rows of a table, by which a local step gathers the examples of its mini-batch.
+
+   XLA:CPU computes a gather number by number, each with its own index arithmetic. Here every row is one memcpy. */
 #include "vectors.h"
 
-/* args: table [n, width], places [m]; rets: [m, width]. */
+/* XLA target "take". Arguments: table [n, width], int32 places [m]. Result: [m, width]. Places outside of the table
+   are clamped to its first or last row. */
 XLA_FFI_Error *fedmime_take(XLA_FFI_CallFrame *frame) {
     if (asks_version(frame)) return NULL;
     const float *table = argument(frame, 0)->data;

@@ -1,4 +1,14 @@
-/* Vectors of the width this CPU has, the product that every kernel is made of, and what XLA hands over. */
+/* What all kernels share: vectors of this CPU's width, the inner loop of every matrix product, and access to the
+   buffers that XLA passes.
+
+   All numbers are float32. A vector holds as many as one register of the CPU, LANES. Kernels are compiled on the
+   machine that runs them, so the width is known to the compiler. GCC's and Clang's vector extensions express the
+   arithmetic; intrinsics appear only where masked loads and stores have no other spelling.
+
+   Every product is computed tile by tile. A tile is a block of the result, `rows` rows by `width` vectors, whose
+   sums stay in registers while the depth of the product is traversed. Each number that is loaded from the left
+   operand is then used `width` times and each vector from the right operand `rows` times, so that the multiply-add
+   units and not the caches limit the speed. */
 #pragma once
 
 #include <stdint.h>
@@ -10,17 +20,28 @@
 
 #include "xla/ffi/api/c_api.h"
 
-/* A tile of a product is WIDEST vectors wide where that is free to choose. Registers hold its sums, as many vectors as
-   it is wide and one more. */
+/* The register file, which decides how large a tile can be.
+
+   LANES      float32 numbers in a vector register: 512 bits with AVX-512, else 256.
+   REGISTERS  vector registers of the instruction set.
+   SUMS       most registers that a tile uses for its sums.
+   WIDEST     width of a tile in vectors, where the kernel is free to choose.
+
+   Besides its sums a tile needs `width` registers for a row of the right operand and one for the number of the left
+   operand that is broadcast. FIT is the number of rows that this leaves. MOST_ROWS also respects SUMS and the
+   largest case of the switch in ROWS, 12. With the default width this gives tiles of 6 by 4 vectors, or 6 by 2
+   without AVX-512. */
 #ifdef __AVX512F__
 enum { LANES = 16, REGISTERS = 32, SUMS = 24, WIDEST = 4 };
 #else
 enum { LANES = 8, REGISTERS = 16, SUMS = 12, WIDEST = 2 };
 #endif
 #define FIT(width) ((REGISTERS - 1 - (width)) / (width))
-#define MOST_ROWS(width) (FIT(width) < SUMS / (width) && FIT(width) < 12 ? FIT(width) : SUMS / (width) < 12 ? SUMS / (width) : 12)
+#define MOST_ROWS(width)                                               \
+    (FIT(width) < SUMS / (width) && FIT(width) < 12 ? FIT(width)       \
+                                                    : SUMS / (width) < 12 ? SUMS / (width) : 12)
 
-/* f of the number of every lane, for shuffles. */
+/* The list f(0), f(1), ..., f(LANES - 1): the lane numbers of a shuffle. */
 #ifdef __AVX512F__
 #define LIST(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), f(15)
 #else
@@ -28,18 +49,20 @@ enum { LANES = 8, REGISTERS = 16, SUMS = 12, WIDEST = 2 };
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 24")
+#define UNROLL _Pragma("GCC unroll 24") /* no less than SUMS, so that arrays of sums become registers */
 
+/* `loose` is a vector in memory at any address: XLA aligns buffers, but rows within them begin anywhere. */
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef int32_t ints __attribute__((vector_size(4 * LANES)));
 typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
+/* Load and store LANES numbers; `all` broadcasts one number to every lane. */
 INLINE vec load(const float *p) { return *(const loose *)p; }
 INLINE void store(float *p, vec v) { *(loose *)p = v; }
 INLINE vec all(float a) { return a - (vec){}; }
 
-/* A vector that is loaded once: compilers would rather load it again for every product it is part of, and with vectors
-   of eight loads are what is short. */
+/* Keep a vector in a register. Without this, compilers fold the load into every multiply-add that uses the vector.
+   With 256-bit vectors the load units are the bottleneck, so that a repeated load costs time. */
 INLINE vec held(vec v) {
 #if defined __x86_64__ && !defined __AVX512F__
     __asm__("" : "+x"(v));
@@ -47,8 +70,11 @@ INLINE vec held(vec v) {
     return v;
 }
 
-/* The first n numbers of a vector; the others are zero, or left alone in memory. And its last n, where p is the place of
-   its first. */
+/* Partial vectors, 0 < n < LANES unless stated otherwise.
+
+   load_some   loads the first n numbers at p and zeros in the other lanes; n >= LANES loads a whole vector.
+   store_some  writes the first n lanes to p and leaves the memory after them alone; n >= LANES writes all.
+   store_last  writes the last n lanes only; p is the address that the first lane would have. */
 #ifdef __AVX512F__
 INLINE vec load_some(const float *p, int64_t n) {
     return n >= LANES ? load(p) : (vec)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
@@ -78,10 +104,16 @@ INLINE void store_some(float *p, vec v, int64_t n) {
 INLINE void store_last(float *p, vec v, int64_t n) { memcpy(p + LANES - n, (float *)&v + LANES - n, 4 * n); }
 #endif
 
-/* sums[r][v] += sum over k of a[r * a_row + k * a_step] * row(k)[v * LANES ...], where the k-th row is b + k * b_step, or
-   if there are places, b_step after the k-th of them. `rows` and `width` are constants wherever it is called, so all sums
-   stay in registers, and so is whether there are places. Meanwhile as many rows of a tile to come are fetched, `stride`
-   apart from where it is `ahead`; a few at a time, for all at once would hold up what is needed now. */
+/* Add a product to the sums of one tile:
+
+       sums[r * width + v] += sum over k < depth of a[r * a_row + k * a_step] * B[k][v * LANES ... (v + 1) * LANES - 1]
+
+   rows, width  size of the tile; constants at every call, so that the loops unroll and the sums stay in registers
+   a            left operand; a_row and a_step are the strides of its rows and of the depth
+   b, b_step    right operand: row k of B begins at b + k * b_step, if `places` is NULL
+   places       otherwise row k of B begins at places[k] + b_step: the rows lie anywhere in memory
+   ahead        NULL, or the address of the tile that is written next, with rows `stride` numbers apart; it is
+                prefetched for writing, one row per step of the depth, as all at once would delay this tile's loads */
 INLINE void product_of_rows(int rows, int width, int64_t depth, const float *a, int64_t a_row, int64_t a_step,
                             const float *b, int64_t b_step, const float *const *places, const float *ahead,
                             int64_t stride, vec *sums) {
@@ -101,21 +133,23 @@ INLINE void product_of_rows(int rows, int width, int64_t depth, const float *a, 
     UNROLL for (int i = 0; i < rows * width; i++) sums[i] = s[i];
 }
 
+/* The usual case of product_of_rows: the rows of the right operand are b_step apart, and nothing is prefetched. */
 INLINE void product(int rows, int width, int64_t depth, const float *a, int64_t a_row, int64_t a_step, const float *b,
                     int64_t b_step, vec *sums) {
     product_of_rows(rows, width, depth, a, a_row, a_step, b, b_step, NULL, NULL, 0, sums);
 }
 
-/* A tile's sums into rows that lie `stride` apart. */
+/* Write the sums of a tile to rows that are `stride` numbers apart. */
 INLINE void store_tile(int rows, int width, const vec *sums, float *to, int64_t stride) {
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int v = 0; v < width; v++) store(to + r * stride + v * LANES, sums[r * width + v]);
 }
 
-/* A place in a table of n rows. */
+/* An index clamped to a table of n rows. */
 INLINE int64_t within(int32_t place, int64_t n) { return place < 0 ? 0 : place < n ? place : n - 1; }
 
-/* Calls F(rows, width, ...) with constants. */
+/* Call F(rows, width, ...) with `rows` as a compile-time constant, so that a tile of every height is unrolled. Heights
+   above MOST_ROWS(width) would not fit into registers; they never occur and are not compiled. */
 #define ROW(n, F, width, ...) \
     case n: if (n <= MOST_ROWS(width)) F(n, width, __VA_ARGS__); break;
 #define ROWS(F, rows, width, ...)                                                                            \
@@ -126,17 +160,24 @@ INLINE int64_t within(int32_t place, int64_t n) { return place < 0 ? 0 : place <
         ROW(10, F, width, __VA_ARGS__) ROW(11, F, width, __VA_ARGS__) ROW(12, F, width, __VA_ARGS__)         \
     }
 
-/* How many of `left` rows the next tile takes, so that all tiles are nearly alike. */
+/* The number of rows of the next tile, when `left` rows remain. The rows are divided evenly among as few tiles as
+   possible: 7 rows become 4 + 3 and not 6 + 1, because low tiles reuse each loaded vector less. */
 INLINE int next_rows(int64_t left, int width) {
     int64_t tiles = (left + MOST_ROWS(width) - 1) / MOST_ROWS(width);
     return (int)((left + tiles - 1) / tiles);
 }
 
-/* tanh to two units in the last place: e^2x - 1 by its series around the nearest power of two. */
+/* tanh of every lane, accurate to two units in the last place.
+
+   With e = exp(2|x|) - 1, tanh|x| = e / (e + 2); the sign of x is restored at the end. The exponential is 2^n
+   exp(r) with n the nearest integer to 2|x| / ln 2 and |r| <= ln(2) / 2. ln 2 is subtracted in two parts, of which
+   the first has few enough bits for n times it to be exact (Cody and Waite). exp(r) - 1 is its Taylor polynomial of
+   degree 7, whose remainder is below the rounding error. 2^n is built from exponent bits. Arguments above 40 are
+   clamped: tanh(20) is 1 in float32, and the exponent must not overflow. */
 INLINE vec vtanh(vec x) {
     vec twice = x + x;
     vec size = (vec)((ints)twice & 0x7fffffff);
-    ints far = size > 40; /* not of NaN, which stays */
+    ints far = size > 40; /* false for NaN, so that NaN is not clamped */
     size = (vec)((far & (ints)all(40)) | (~far & (ints)size));
     vec n = __builtin_convertvector(__builtin_convertvector(size * 1.44269504f + 0.5f, ints), vec);
     vec r = size - n * 0.693145752f - n * 1.42860677e-6f;
@@ -155,16 +196,18 @@ INLINE vec vtanh(vec x) {
 }
 INLINE vec sigmoid(vec x) { return 0.5f + 0.5f * vtanh(0.5f * x); }
 
-/* What XLA hands over. */
+/* The i-th argument and the i-th result of a call from XLA. Buffers are dense and row-major. */
 INLINE XLA_FFI_Buffer *argument(XLA_FFI_CallFrame *frame, int i) { return frame->args.args[i]; }
 INLINE XLA_FFI_Buffer *result(XLA_FFI_CallFrame *frame, int i) { return frame->rets.rets[i]; }
+/* The number of elements of a buffer: the product of its dimensions. */
 INLINE int64_t elements(const XLA_FFI_Buffer *buffer) {
     int64_t n = 1;
     for (int64_t i = 0; i < buffer->rank; i++) n *= buffer->dims[i];
     return n;
 }
 
-/* Before the first call XLA asks which version of its interface a function was built for. */
+/* Answer XLA's question for the interface version that a kernel was built for. XLA asks it once, by a call with a
+   metadata extension and without buffers. Returns 1 for such a call, which the kernel must then end at once. */
 INLINE int asks_version(XLA_FFI_CallFrame *frame) {
     XLA_FFI_Extension_Base *more = frame->extension_start;
     while (more && more->type != XLA_FFI_Extension_Metadata) more = more->next;
@@ -175,6 +218,7 @@ INLINE int asks_version(XLA_FFI_CallFrame *frame) {
     return 1;
 }
 
+/* An error for XLA to raise in Python. */
 INLINE XLA_FFI_Error *failure(XLA_FFI_CallFrame *frame, const char *message, XLA_FFI_Error_Code code) {
     XLA_FFI_Error_Create_Args why = {
         .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
@@ -184,6 +228,7 @@ INLINE XLA_FFI_Error *failure(XLA_FFI_CallFrame *frame, const char *message, XLA
     return frame->api->XLA_FFI_Error_Create(&why);
 }
 
+/* The error of a kernel whose scratch space could not be allocated. */
 INLINE XLA_FFI_Error *no_memory(XLA_FFI_CallFrame *frame) {
     return failure(frame, "fedmime: no memory for a kernel's scratch space", XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
 }

@@ -1,4 +1,8 @@
-"""Learning problems: models and losses as pure functions of plain pytrees."""
+"""Learning problems: models and their losses as pure functions of plain pytrees.
+
+The built-in models are those of the federated learning literature. `from_functions`, `from_flax` and `from_equinox`
+make a problem of your own model.
+"""
 
 from fedmime import devices
 from fedmime.models.convolutional import cnn

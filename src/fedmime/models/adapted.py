@@ -1,4 +1,4 @@
-"""What the adapters of foreign modules share: their arguments, lazy imports and the problem they end in."""
+"""What the adapters for flax and equinox share: optional imports, argument checks and the problem they end in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ Loss = Literal["cross_entropy"] | Callable[[jax.Array, Any], jax.Array]
 
 
 def extra(adapter: str, package: str) -> ModuleType:
-    """Import an optional package, or say how to get it."""
+    """Import an optional package; `ConfigError` with the command that installs it if it is missing.
+
+    Args:
+        adapter: name of the function that needs it, for the message.
+        package: the module to import; the part before the first dot is the extra's name.
+    """
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -36,7 +41,17 @@ def adapt(
     classes: Any,
     loss: Loss,
 ) -> Problem:
-    """The problem of `apply`, under cross-entropy or the user's own loss."""
+    """Make a problem from a model's functions.
+
+    Args:
+        adapter: name of the user's function, for messages.
+        name: name of the problem.
+        init: returns new parameters for a random key.
+        apply: returns the model's outputs for (params, x, key); the key is None where nothing random is wanted.
+        input_shape: shape of one example.
+        classes: number of classes, needed for cross-entropy only.
+        loss: `"cross_entropy"`, or a function `(outputs, y) -> losses`, one per example.
+    """
     shape = arguments.shape(adapter, "input_shape", input_shape)
     if isinstance(loss, str) and loss == "cross_entropy":
         return classifier(name, init, apply, shape, arguments.whole(adapter, "classes", classes, least=2))
@@ -46,11 +61,11 @@ def adapt(
 
 
 def in_dtype_of(params: Params, x: jax.Array) -> jax.Array:
-    """Cast the inputs to the float type of the parameters."""
+    """Inputs cast to the floating-point type of the parameters, so that float64 models accept float32 data."""
     kinds = [leaf.dtype for leaf in jax.tree.leaves(params) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     return x.astype(kinds[0]) if kinds else x
 
 
 def typed(key: jax.Array) -> jax.Array:
-    """A key of the new style, whichever style came in."""
+    """A typed random key (`jax.random.key`), also for a key given as two numbers (`jax.random.PRNGKey`)."""
     return key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)

@@ -1,4 +1,8 @@
-"""Checks of the numbers given to a model's factory. Each raises a one-line `ConfigError` or returns the clean value."""
+"""Checks of the arguments of model factories.
+
+Each function raises a one-line `ConfigError` that names the model and the argument, or returns the value in a normal
+form: factories cache their problems by these values.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ def whole(model: str, name: str, value: Any, least: int = 1) -> int:
 
 
 def wholes(model: str, name: str, value: Any, least: int = 1) -> tuple[int, ...]:
-    """A tuple of integers of at least `least`; a lone integer stands for a tuple of one."""
+    """A tuple of integers of at least `least`; a single integer stands for a tuple of one."""
     if isinstance(value, (int, np.integer)):
         value = (value,)
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
@@ -28,7 +32,7 @@ def wholes(model: str, name: str, value: Any, least: int = 1) -> tuple[int, ...]
 
 
 def shape(model: str, name: str, value: Any) -> tuple[int, ...]:
-    """The shape of one example: at least one axis, all of positive length."""
+    """The shape of one example: at least one axis, each of positive length."""
     sizes = wholes(model, name, value)
     if not sizes:
         raise ConfigError(f"{model}: {name} must have at least one axis, got {value!r}")
@@ -36,7 +40,7 @@ def shape(model: str, name: str, value: Any) -> tuple[int, ...]:
 
 
 def probability(model: str, name: str, value: Any) -> float:
-    """A dropout rate in [0, 1)."""
+    """A dropout rate in [0, 1). A rate of one would leave nothing to train on."""
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or not 0.0 <= value < 1.0:
         raise ConfigError(f"{model}: {name} must lie in [0, 1), got {value!r}")

@@ -1,4 +1,8 @@
-"""Looks at host arrays before they are trained on. Each function raises a one-line `DataError` or returns the array."""
+"""Checks of host arrays before they are trained on.
+
+Each function raises a one-line `DataError` that names the problem and the field, or returns the array. Shapes, types
+and the ranges of integers are checked here; whether floats are finite is the engine's concern (`engine/intake.py`).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ Fields = Mapping[str, np.ndarray]
 
 
 def field(problem: str, fields: Fields, name: str) -> np.ndarray:
-    """The array of a field that must be there and hold at least one example."""
+    """The array of a field, which must exist and hold at least one example."""
     if name not in fields:
         raise DataError(f"{problem}: field {name!r} is missing, got {sorted(fields)}")
     array = np.asarray(fields[name])
@@ -22,7 +26,11 @@ def field(problem: str, fields: Fields, name: str) -> np.ndarray:
 
 
 def features(problem: str, fields: Fields, shape: tuple[int, ...], name: str = "x") -> np.ndarray:
-    """Floats of shape [examples, *shape]. A client of which some are not finite is no error: a round leaves it out."""
+    """The array of a field of floats [examples, *shape].
+
+    Bytes are refused with advice, because unscaled images train badly. Values that are not finite are accepted here: a
+    round leaves such a client out.
+    """
     array = field(problem, fields, name)
     if array.shape[1:] != shape:
         wanted = ", ".join(str(size) for size in ("examples", *shape))
@@ -36,7 +44,13 @@ def features(problem: str, fields: Fields, shape: tuple[int, ...], name: str = "
 
 
 def integers(problem: str, fields: Fields, name: str, limit: int, axes: int, what: str) -> np.ndarray:
-    """Integers in [0, limit) with the given number of axes."""
+    """The array of a field of integers in [0, limit).
+
+    Args:
+        limit: number of classes, or size of the vocabulary.
+        axes: number of axes: 1 for labels, 2 for sequences.
+        what: what the integers are, for the message, such as `labels`.
+    """
     array = field(problem, fields, name)
     if array.ndim != axes:
         wanted = "[examples]" if axes == 1 else "[examples, length]"
@@ -51,19 +65,19 @@ def integers(problem: str, fields: Fields, name: str, limit: int, axes: int, wha
 
 
 def same_length(problem: str, x: np.ndarray, y: np.ndarray) -> None:
-    """As many targets as inputs."""
+    """Check that there are as many targets as inputs."""
     if len(x) != len(y):
         raise DataError(f"{problem}: field 'y' must have as many examples as 'x', got {len(y)} for {len(x)}")
 
 
 def labelled(problem: str, fields: Fields, shape: tuple[int, ...], classes: int) -> None:
-    """Examples "x" of a fixed shape with class labels "y"."""
+    """Check examples "x" [examples, *shape] with class labels "y" [examples]."""
     x = features(problem, fields, shape)
     same_length(problem, x, integers(problem, fields, "y", classes, 1, "labels"))
 
 
 def tokens(problem: str, fields: Fields, vocabulary: int) -> None:
-    """Token sequences "x" and their targets "y", both [examples, length]."""
+    """Check token sequences "x" and their targets "y", both [examples, length]."""
     x = integers(problem, fields, "x", vocabulary, 2, "tokens")
     y = integers(problem, fields, "y", vocabulary, 2, "tokens")
     if x.shape != y.shape:

@@ -18,26 +18,35 @@ Apply = Callable[[Params, jax.Array, jax.Array | None], jax.Array]
 
 
 def one_hot(labels: jax.Array, classes: int) -> jax.Array:
-    """Booleans [..., classes], true at the label."""
+    """Booleans [..., classes] that are true at the label."""
     return labels[..., None] == jnp.arange(classes, dtype=labels.dtype)
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    r"""$\log\sum_k e^{z_k} - z_y$ for logits z [..., classes] and integer labels y [...].
+    r"""The cross-entropy $\log\sum_k e^{z_k} - z_y$ for logits z [..., classes] and integer labels y [...].
 
-    The label's logit is picked by a mask and not by a gather, whose gradient would be a scatter.
+    The label's logit is selected by a mask. A gather would be shorter to write, but its gradient is a scatter, which is
+    slow on a CPU.
     """
     picked = jnp.where(one_hot(labels, logits.shape[-1]), logits, 0.0).sum(-1)
     return jax.nn.logsumexp(logits, axis=-1) - picked
 
 
 def loss_and_cotangent(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    r"""The cross-entropy of each row of z [n, classes], and its derivative $\mathrm{softmax}(z) - e_y$ [n, classes]."""
+    r"""The cross-entropy of each row and its derivative with respect to the logits, by a C kernel where there is one.
+
+    Args:
+        logits: z [n, classes].
+        labels: y [n], integers.
+
+    Returns:
+        Losses [n], and $\mathrm{softmax}(z) - e_y$ [n, classes].
+    """
     return ops.cross_entropy(logits, labels)
 
 
 def metrics(logits: jax.Array, labels: jax.Array) -> Metrics:
-    """Accuracy and loss; every example weighs one."""
+    """Accuracy and loss of logits [n, classes], as pairs of values [n] and weights [n], which are one."""
     correct = (jnp.argmax(logits, axis=-1).astype(labels.dtype) == labels).astype(logits.dtype)
     ones = jnp.ones_like(correct)
     return {"accuracy": (correct, ones), "loss": (cross_entropy(logits, labels), ones)}
@@ -51,7 +60,17 @@ def classifier(
     classes: int,
     factors: Factors | None = None,
 ) -> Problem:
-    """The problem of a model `apply(params, x, key) -> logits`; the key is None when nothing random is wanted."""
+    """The problem of a classifier under cross-entropy, with the fields "x" and "y".
+
+    Args:
+        name: name of the problem, for messages and reports.
+        init: returns new parameters for a random key.
+        apply: returns logits [n, classes] for (params, x, key); the key is None in evaluations, where nothing random is
+            wanted.
+        input_shape: shape of one example.
+        classes: number of classes.
+        factors: how gradients at a fixed point are kept, for models that can; see `Factors`.
+    """
 
     def loss(params: Params, batch: Batch, key: jax.Array) -> jax.Array:
         return cross_entropy(apply(params, batch["x"], key), batch["y"])
@@ -72,7 +91,11 @@ def predictor(
     input_shape: tuple[int, ...],
     loss: Callable[[jax.Array, Any], jax.Array],
 ) -> Problem:
-    """As `classifier`, with your own `loss(outputs, y) -> losses per example`; the only metric is that loss."""
+    """The problem of a model under your own loss; its only metric is that loss.
+
+    Args:
+        loss: a function `(outputs, y) -> losses`, one per example. The other arguments are those of `classifier`.
+    """
 
     def train(params: Params, batch: Batch, key: jax.Array) -> jax.Array:
         return loss(apply(params, batch["x"], key), batch["y"])

@@ -17,14 +17,20 @@ from fedmime.models.problem import Params, Problem
 
 CHANNELS = (32, 64)
 HIDDEN = 128
-CHUNK = 10  # activations of more examples do not stay in a core's cache
+CHUNK = 10  # examples of a full gradient at a time: the activations of more would not stay in a core's cache
 
 
 def cnn(input_shape: Any = (28, 28, 1), classes: int = 62, dropout: Any = (0.25, 0.5)) -> Problem:
-    """Two 3 x 3 convolutions (32 and 64 channels, no padding), 2 x 2 max-pooling, dense layers of 128 and `classes`.
+    """Two convolutions, max-pooling and two dense layers, for images.
 
-    relu after every layer but the last; `dropout` holds the rates before the first and the second dense layer, one
-    number stands for both. Metrics are taken without dropout. Only without dropout does the problem have `factors`.
+    The convolutions are 3 x 3 with 32 and 64 channels and no padding, pooling is 2 x 2, the dense layers have 128 and
+    `classes` outputs; relu follows every layer but the last. Metrics are evaluated without dropout.
+
+    Args:
+        input_shape: (height, width, channels) of an image, height and width at least 6.
+        classes: number of classes.
+        dropout: rates before the first and the second dense layer, or one rate for both. Only a problem without dropout
+            has `factors`, which make Mime's local steps cheaper: the gradient at x must not depend on a random mask.
 
     Reference: Reddi et al., 2020, Adaptive Federated Optimization, https://arxiv.org/abs/2003.00295
     """
@@ -36,6 +42,7 @@ def cnn(input_shape: Any = (28, 28, 1), classes: int = 62, dropout: Any = (0.25,
 
 
 def _rates(value: Any) -> tuple[float, float]:
+    """The two dropout rates, from one number or a pair."""
     pair = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
     if len(pair) != 2:
         raise ConfigError(f"cnn: dropout must be one rate or two, got {value!r}")
@@ -45,6 +52,7 @@ def _rates(value: Any) -> tuple[float, float]:
 
 @functools.cache
 def _cnn(input_shape: tuple[int, ...], classes: int, rates: tuple[float, float]) -> Problem:
+    """Build the problem. The same arguments return the same object, so that its compiled programs are reused."""
     height, width, channels = input_shape
     flat = ((height - 4) // 2) * ((width - 4) // 2) * CHANNELS[1]
 
@@ -59,7 +67,7 @@ def _cnn(input_shape: tuple[int, ...], classes: int, rates: tuple[float, float])
 
     def logits(params: Params, x: jax.Array, key: jax.Array | None) -> jax.Array:
         a = jax.nn.relu(conv2d(x.astype(params["conv0"]["w"].dtype), **params["conv0"]))
-        # relu after pooling gives the values and gradients of relu before it, on a quarter of the elements
+        # relu commutes with max-pooling, in values and gradients; after it there is a quarter of the elements.
         a = jax.nn.relu(max_pool2x2(conv2d(a, **params["conv1"])))
         keys = (None, None) if key is None else jax.random.split(key)
         a = _drop(a.reshape(a.shape[0], -1), rates[0], keys[0])
@@ -71,4 +79,5 @@ def _cnn(input_shape: tuple[int, ...], classes: int, rates: tuple[float, float])
 
 
 def _drop(a: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+    """Dropout, or the activations unchanged where there is no key (evaluation)."""
     return a if key is None else layers.dropout(a, rate, key)

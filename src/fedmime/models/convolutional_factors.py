@@ -1,7 +1,8 @@
-r"""What rebuilds an example's gradient of the CNN without dropout.
+"""Factors of the CNN without dropout: what rebuilds the gradient of an example at a fixed point.
 
-For the dense layers their factors, as in `factors.py`. A convolution shares its small kernel between hundreds of
-positions, so there the example's own kernel gradient is smaller than its factors, and is kept instead (18,816 numbers).
+For the dense layers these are inputs and cotangents, as in `factors.py`. A convolution shares its small kernel between
+hundreds of positions, so that an example's kernel gradient (18,816 numbers for both layers) is smaller than the inputs
+and cotangents it is made of, and is kept instead.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ CONVOLUTIONS = ("conv0", "conv1")
 
 
 class CnnFactors(NamedTuple):
-    """Kernel gradients [examples, ...], and the dense layers' first input and factors."""
+    """What is kept of each example at the fixed point x.
+
+    Attributes:
+        kernels: gradients of kernels and biases of both convolutions, each [examples, ...].
+        a: input of the first dense layer [examples, in].
+        dense: factors of the dense layers.
+    """
 
     kernels: Params
     a: Any
@@ -28,9 +35,10 @@ class CnnFactors(NamedTuple):
 
 
 def cnn_factors() -> Factors:
-    """The factors of the layers conv0, conv1, pooling, dense0, dense1 under a cross-entropy loss."""
+    """The factors of the layers conv0, conv1, pooling, dense0 and dense1 under cross-entropy; see `Factors`."""
 
     def record(x: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, CnnFactors]:
+        """Losses and factors at x; the weights of the examples are not known yet, so nothing is summed."""
         images = batch["x"].astype(x["conv0"]["w"].dtype)
         shifts = _zero_shifts(x, images)
         a, pull, inner = jax.vjp(lambda shifts: _convolutions(x, images, shifts), shifts, has_aux=True)
@@ -43,7 +51,12 @@ def cnn_factors() -> Factors:
         return losses, CnnFactors(kernels, a, dense)
 
     def at(y: Params, batch: Batch, weights: jax.Array) -> tuple[jax.Array, Params, jax.Array, DenseFactors]:
-        """Losses, kernel gradients summed over the mini-batch, and the dense layers' input and factors."""
+        """Evaluate the model at y.
+
+        Returns:
+            Losses [n], kernel gradients as weighted sums over the mini-batch, and the input and factors of the dense
+            layers.
+        """
         images = batch["x"].astype(y["conv0"]["w"].dtype)
         kernels = {name: y[name] for name in CONVOLUTIONS}
         a, pull, _ = jax.vjp(lambda kernels: _convolutions(kernels, images, None), kernels, has_aux=True)
@@ -52,6 +65,7 @@ def cnn_factors() -> Factors:
         return losses, grads, a, dense
 
     def mean_grad(kept: CnnFactors, batch: Batch, weights: jax.Array) -> Params:
+        """The weighted sum of the examples' gradients at x."""
         kernels = jax.tree.map(lambda each: _weighted(each, weights), kept.kernels)
         below = kept.kernels["conv1"]["b"]  # computed with the weights of dense0
         return kernels | named(dense_grads(kept.a, kept.dense, weights, below))
@@ -59,6 +73,7 @@ def cnn_factors() -> Factors:
     def grad_difference(
         y: Params, batch: Batch, kept: CnnFactors | None, weights: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Params]:
+        """Losses at y, and the weighted sum of the gradients at y minus those at x."""
         losses, kernels, a, dense = at(y, batch, weights)
         if kept is None:
             return losses, kernels | named(dense_grads(a, dense, weights, kernels["conv1"]["b"]))
@@ -71,14 +86,16 @@ def cnn_factors() -> Factors:
 
 
 def _weighted(each: jax.Array, weights: jax.Array) -> jax.Array:
-    """Σ wⱼ eachⱼ over the examples of each [examples, ...]."""
+    """The weighted sum Σ wⱼ eachⱼ over the first axis of an array [examples, ...]."""
     return jnp.tensordot(weights.astype(each.dtype), each, axes=1)
 
 
 def _convolutions(params: Params, images: jax.Array, shifts: Params | None) -> tuple[jax.Array, jax.Array]:
-    """The flattened pooled output, and the input of the second convolution.
+    """The pooled and flattened output of the convolutions [examples, features], and the input of the second one.
 
-    Shifts of the layers' outputs, zero in value, are there to be differentiated: their gradient is the cotangent d.
+    Args:
+        shifts: arrays of zeros that are added to the outputs of the two convolutions, or None. They do not change the
+            values; their gradients are the cotangents d of the outputs, for each example separately.
     """
     first = conv2d(images, **params["conv0"])
     inner = jax.nn.relu(first if shifts is None else first + shifts["conv0"])
@@ -88,6 +105,7 @@ def _convolutions(params: Params, images: jax.Array, shifts: Params | None) -> t
 
 
 def _zero_shifts(params: Params, images: jax.Array) -> Params:
+    """Zeros of the shapes of both convolutions' outputs; each convolution takes 2 off height and width."""
     batch, height, width, _ = images.shape
     return {
         name: jnp.zeros((batch, height - cut, width - cut, params[name]["b"].size), images.dtype)

@@ -17,15 +17,17 @@ def from_equinox(
 ) -> Problem:
     """A problem from an equinox module that maps one input "x" (no batch axis) to logits, with integer labels "y".
 
-    Args:
-        module: a function `key -> module` (`init(key)` then draws new weights), or a module (`init` then returns its
-            weights, whatever the key). The parameters are its float arrays, as the module-shaped pytree of
-            `equinox.partition`.
-        loss: "cross_entropy", or your own function `(outputs, y) -> losses`, one per example; then `classes` is not
-            needed.
+    The parameters are the module's float arrays, as the module-shaped pytree of `equinox.partition`. If the module's
+    `__call__` takes a `key`, each example gets its own, split from the key of `loss`. Metrics use the module in
+    inference mode. Modules with state (`equinox.nn.BatchNorm`) are refused: clients would have to agree on it.
 
-    If the module's `__call__` takes a `key`, each example gets its own, split from the key of `loss`; in `metrics` the
-    module is in inference mode. Modules with state (`equinox.nn.BatchNorm`) are refused.
+    Args:
+        module: a function `key -> module`, whose weights `init(key)` draws anew, or a module, whose own weights `init`
+            returns whatever the key.
+        input_shape: shape of one example.
+        classes: number of classes; not needed with your own loss.
+        loss: `"cross_entropy"`, or your own function `(outputs, y) -> losses`, one per example.
+        name: name of the problem, for messages and reports.
     """
     eqx = extra("from_equinox", "equinox")
     factory = None if isinstance(module, eqx.Module) else module
@@ -51,6 +53,7 @@ def from_equinox(
 
 
 def _refuse_state(eqx: Any, model: Any) -> None:
+    """Raise `ConfigError` if this is not an equinox module, or one with mutable state."""
     if not isinstance(model, eqx.Module):
         raise ConfigError(f"from_equinox: module must return an equinox module when called with a key, got {model!r}")
 

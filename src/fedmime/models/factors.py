@@ -1,9 +1,10 @@
-r"""Gradients of dense layers kept per example as their two factors.
+r"""Gradients of dense layers, kept for each example as their two factors.
 
-The weight gradient of a dense layer is $\sum_j w_j\, d_j a_j^\top$ with input a and output cotangent d of each example.
-Keeping (a, d) at x instead of the gradient lets a step at y form both terms of $\nabla f(y) - \nabla f(x)$ in the
-same product, $[w d_y; -w d_x]^\top [a_y; a_x]$. Where the input is the batch itself it is not kept, and the product
-is as small as that of a plain gradient: $(w (d_y - d_x))^\top a$.
+The weight gradient of a dense layer is $\sum_j w_j\, d_j a_j^\top$ with the input $a_j$ and output cotangent $d_j$ of
+each example. Mime's local steps need gradients at the fixed point x again and again. Keeping (a, d) at x instead of
+computing them anew lets a step at y form both terms of $\nabla f(y) - \nabla f(x)$ in the same product,
+$[w d_y; -w d_x]^\top [a_y; a_x]$. The input of the first layer is the batch itself, the same at x and y: it is not
+kept, and the product is as small as that of a single gradient, $(w (d_y - d_x))^\top a$.
 """
 
 from __future__ import annotations
@@ -23,25 +24,33 @@ Layer = dict[str, Any]
 
 
 class DenseFactors(NamedTuple):
-    """Inputs and output cotangents of dense layers, each [examples, width]; the first input is left out of `a`."""
+    """The factors of a stack of dense layers.
+
+    Attributes:
+        a: inputs of all layers but the first, each [examples, in].
+        d: output cotangents of all layers, each [examples, out].
+    """
 
     a: tuple[jax.Array, ...]
     d: tuple[jax.Array, ...]
 
 
 def perceptron_factors(depth: int) -> Factors:
-    """The factors of `depth` dense layers "dense0", ... with relu between them, under a cross-entropy loss."""
+    """The factors of `depth` dense layers "dense0", "dense1", ... with relu between them, under cross-entropy."""
 
     def record(x: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, DenseFactors]:
+        """Losses and factors at x. The key is not used: the model has no random numbers."""
         layers = [x[f"dense{i}"] for i in range(depth)]
         return dense_record(layers, _inputs(batch, layers[0]["b"].dtype), batch["y"])
 
     def mean_grad(kept: DenseFactors, batch: Batch, weights: jax.Array) -> Params:
+        """The weighted sum of the examples' gradients at x."""
         return named(dense_grads(_inputs(batch, kept.d[0].dtype), kept, weights))
 
     def grad_difference(
         y: Params, batch: Batch, kept: DenseFactors | None, weights: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Params]:
+        """Losses at y, and the weighted sum of the gradients at y minus those at x; of those at y if `kept` is None."""
         losses, new = record(y, batch, key)
         if kept is None:
             return losses, mean_grad(new, batch, weights)
@@ -53,9 +62,15 @@ def perceptron_factors(depth: int) -> Factors:
 
 
 def dense_record(layers: Sequence[Layer], a: jax.Array, labels: jax.Array) -> tuple[jax.Array, DenseFactors]:
-    r"""Losses and factors of dense layers, relu between them, applied to a [examples, in].
+    r"""Losses and factors of dense layers with relu between them.
 
-    Back-propagation by hand: $d_L = \mathrm{softmax}(z_L) - e_y$, $d_{l-1} = (d_l W_l) \odot [a_l > 0]$.
+    Back-propagation is written out: $d_L = \mathrm{softmax}(z_L) - e_y$ and $d_{l-1} = (d_l W_l) \odot [a_l > 0]$.
+    Autodiff would return weight gradients, which are sums over the examples, and not the factors.
+
+    Args:
+        layers: parameters "w" and "b" of each layer.
+        a: input of the first layer [examples, in].
+        labels: [examples].
     """
     z, inputs = dense(a, **layers[0]), [a]
     for layer in layers[1:]:
@@ -69,12 +84,12 @@ def dense_record(layers: Sequence[Layer], a: jax.Array, labels: jax.Array) -> tu
 
 
 def named(layers: Sequence[Layer]) -> Params:
-    """Dense layers by their names in a model: "dense0", ..."""
+    """Layers as the dictionary that a model has: "dense0", "dense1", ..."""
     return {f"dense{i}": layer for i, layer in enumerate(layers)}
 
 
 def scaled(d: jax.Array, weights: jax.Array) -> jax.Array:
-    """Every example's row times its weight."""
+    """The rows of d [examples, out], each times the weight of its example [examples]."""
     return d * weights[:, None].astype(d.dtype)
 
 
@@ -102,4 +117,5 @@ def joint_grad(
 
 
 def _inputs(batch: Batch, dtype: Any) -> jax.Array:
+    """The batch's examples, flattened to [examples, in] and cast to a floating-point type."""
     return batch["x"].reshape(batch["x"].shape[0], -1).astype(dtype)

@@ -1,4 +1,4 @@
-"""Problems from flax modules, both nnx and linen."""
+"""Problems from flax modules, both of nnx and of linen."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ def from_flax(
 ) -> Problem:
     """A problem from a flax module that maps a batch of inputs "x" to logits, with integer labels "y".
 
-    Args:
-        module: an nnx module class or function `rngs -> module` (`init(key)` then draws new weights), an nnx module
-            (`init` then returns its weights, whatever the key), or a linen module.
-        loss: "cross_entropy", or your own function `(outputs, y) -> losses`, one per example; then `classes` is not
-            needed.
+    Dropout takes its masks from the key of `loss` and is off in metrics: nnx modules are put in train or eval mode;
+    linen modules get `train`, `training` or `deterministic` if their `__call__` has such an argument. Modules with
+    mutable state (batch normalisation) are refused: clients would have to agree on it.
 
-    Dropout takes its masks from the key of `loss`, and rests in `metrics`: nnx modules are put in train or eval mode;
-    linen modules get `train`, `training` or `deterministic` if their `__call__` has such an argument.
-    Modules with mutable state (batch normalisation) are refused: clients would have to agree on it.
+    Args:
+        module: an nnx module class or function `rngs -> module`, whose weights `init(key)` draws anew; an nnx module,
+            whose own weights `init` returns whatever the key; or a linen module.
+        input_shape: shape of one example.
+        classes: number of classes; not needed with your own loss.
+        loss: `"cross_entropy"`, or your own function `(outputs, y) -> losses`, one per example.
+        name: name of the problem, for messages and reports.
     """
     nnx, linen = extra("from_flax", "flax.nnx"), extra("from_flax", "flax.linen")
     if isinstance(module, linen.Module):
@@ -46,12 +48,14 @@ def from_flax(
 
 
 def _refuse(where: str, kind: str) -> ConfigError:
+    """The error for a module with mutable state of some kind at some place."""
     return ConfigError(
         f"from_flax: mutable state is not supported, got {kind} at {where!r}; use GroupNorm or LayerNorm instead"
     )
 
 
 def _build(nnx: Any, factory: Callable[..., Any], key: jax.Array) -> Any:
+    """Call an nnx factory with random streams, which it takes as `rngs=` or as its only argument."""
     rngs = nnx.Rngs(typed(key))
     signature = inspect.signature(factory.__init__ if isinstance(factory, type) else factory)
     module = factory(rngs=rngs) if "rngs" in signature.parameters else factory(rngs)
@@ -61,6 +65,13 @@ def _build(nnx: Any, factory: Callable[..., Any], key: jax.Array) -> Any:
 
 
 def _nnx_parts(nnx: Any, module: Any, factory: Callable[..., Any] | None) -> Parts:
+    """The functions `init` and `apply` of an nnx module.
+
+    Args:
+        nnx: the package.
+        module: an instance, which provides the structure.
+        factory: makes new instances for `init`; None returns the weights of `module`.
+    """
     training, testing = nnx.clone(module), nnx.clone(module)
     training.train()
     testing.eval()
@@ -76,6 +87,7 @@ def _nnx_parts(nnx: Any, module: Any, factory: Callable[..., Any] | None) -> Par
         return nnx.to_pure_dict(nnx.state(_build(nnx, factory, key), nnx.Param))
 
     def apply(params: Params, x: jax.Array, key: jax.Array | None) -> jax.Array:
+        """Outputs in train mode with random streams from the key, or in eval mode if the key is None."""
         state = jax.tree.map(lambda leaf: leaf, weights)
         nnx.replace_by_pure_dict(state, params)
         if key is None:
@@ -88,7 +100,7 @@ def _nnx_parts(nnx: Any, module: Any, factory: Callable[..., Any] | None) -> Par
 
 
 def _seeded(state: Any, key: jax.Array) -> Any:
-    """The module's random streams, each started anew from its own part of the key."""
+    """The module's random streams, each restarted with a key of its own, and its counters at zero."""
     leaves, structure = jax.tree.flatten(state)
     fresh = [
         jax.random.fold_in(key, i) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else jnp.zeros_like(leaf)
@@ -98,13 +110,16 @@ def _seeded(state: Any, key: jax.Array) -> Any:
 
 
 def _linen_parts(module: Any, input_shape: tuple[int, ...]) -> Parts:
+    """The functions `init` and `apply` of a linen module; its variables must all be parameters."""
     accepted = inspect.signature(type(module).__call__).parameters
 
     def mode(train: bool) -> dict[str, bool]:
+        """The arguments by which this module is told whether it trains."""
         flags = {"train": train, "training": train, "deterministic": not train}
         return {flag: value for flag, value in flags.items() if flag in accepted}
 
     def variables(key: jax.Array) -> dict[str, Params]:
+        """The module's variables by collection, from a random key and an example of zeros."""
         first, second = jax.random.split(key)
         return module.init({"params": first, "dropout": second}, jnp.zeros((1, *input_shape), float), **mode(False))
 

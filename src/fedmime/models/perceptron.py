@@ -16,7 +16,11 @@ from fedmime.models.problem import Params, Problem
 
 
 def logistic(input_shape: Any = (28, 28, 1), classes: int = 62) -> Problem:
-    r"""Multinomial logistic regression: cross-entropy of $W x + b$, a convex problem.
+    """Multinomial logistic regression: cross-entropy of $W x + b$, a convex problem.
+
+    Args:
+        input_shape: shape of one example, which is flattened.
+        classes: number of classes.
 
     >>> problem = logistic(input_shape=(28, 28, 1), classes=62)
     >>> problem is logistic()
@@ -26,19 +30,24 @@ def logistic(input_shape: Any = (28, 28, 1), classes: int = 62) -> Problem:
 
 
 def mlp(input_shape: Any = (28, 28, 1), classes: int = 62, hidden: Any = (300, 100)) -> Problem:
-    r"""Dense layers of the widths in `hidden`, relu after each, then a dense layer to the classes.
+    """A multi-layer perceptron: dense layers with relu after each, then a dense layer to the classes.
 
-    No hidden layer, `hidden=()`, gives the logistic model.
+    Args:
+        input_shape: shape of one example, which is flattened.
+        classes: number of classes.
+        hidden: widths of the hidden layers; `()` gives the logistic model.
     """
     return _perceptron("mlp", *_sizes("mlp", input_shape, classes), arguments.wholes("mlp", "hidden", hidden))
 
 
 def _sizes(model: str, input_shape: Any, classes: Any) -> tuple[tuple[int, ...], int]:
+    """The checked input shape and number of classes."""
     return arguments.shape(model, "input_shape", input_shape), arguments.whole(model, "classes", classes, least=2)
 
 
 @functools.cache
 def _perceptron(name: str, input_shape: tuple[int, ...], classes: int, hidden: tuple[int, ...]) -> Problem:
+    """Build the problem. The same arguments return the same object, so that its compiled programs are reused."""
     widths = (math.prod(input_shape), *hidden, classes)
     depth = len(widths) - 1
 

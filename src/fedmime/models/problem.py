@@ -1,4 +1,4 @@
-"""A learning problem: how to start a model, its loss on every example, and how well it does."""
+"""A learning problem: how to initialise a model, its loss on every example, and its metrics."""
 
 from __future__ import annotations
 
@@ -16,23 +16,27 @@ Batch = Mapping[str, jax.Array]
 
 
 def _accept(fields: Mapping[str, np.ndarray]) -> None:
-    """Find nothing wrong with the data."""
+    """The default check, which accepts any data."""
 
 
 def _no_metrics(params: Params, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """The default metrics: none."""
     return {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Factors:
-    r"""What rebuilds an example's gradient at a fixed point x without computing it again (Mime's local steps).
+    r"""How to rebuild an example's gradient at a fixed point x without computing it again, for Mime's local steps.
 
-    `record(x, batch, key) -> (losses, kept)`: the losses [n], and a pytree of arrays [n, ...]; together with the batch
-    it determines the gradient $g_j(x)$ of every example j.
-    `mean_grad(kept, batch, weights)`: $\sum_j w_j\, g_j(x)$.
-    `grad_difference(y, batch, kept, weights, key) -> (losses at y, gradient)`: $\sum_j w_j\,(g_j(y) - g_j(x))$, formed
-    in one product per layer; where `kept` is None, the gradient at y alone.
-    The weights [n] already hold the padding mask and the 1/count of a mean.
+    Weights [n] already include the padding mask and the factor 1/count of a mean.
+
+    Args:
+        record: `record(x, batch, key) -> (losses, kept)`, the losses [n] and a pytree of arrays [n, ...]. Together with
+            the batch it determines the gradient $g_j(x)$ of every example j.
+        mean_grad: `mean_grad(kept, batch, weights)`, the sum $\sum_j w_j\, g_j(x)$.
+        grad_difference: `grad_difference(y, batch, kept, weights, key) -> (losses at y, gradient)` with the gradient
+            $\sum_j w_j\,(g_j(y) - g_j(x))$, formed in one product per layer; where `kept` is None, the gradient at y
+            alone.
     """
 
     record: Callable[[Params, Batch, jax.Array], tuple[jax.Array, Any]]
@@ -42,15 +46,20 @@ class Factors:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Model and loss as pure functions of plain pytrees.
+    """A model and its loss as pure functions of plain pytrees.
 
-    `loss` returns one number per example, never a mean: the engine weighs the examples itself, so partial batches
-    and padding are exact. The key feeds dropout; a model without random numbers ignores it.
-    `metrics` returns, for every metric, a value and a weight per example: the metric is their weighted mean
-    (a sequence's accuracy weighs its real tokens).
-    `check` looks at host arrays before they are trained on and raises `DataError` on labels out of range and the like.
-    `factors`, where a model has them, spare Mime the second gradient of each local step.
-    `chunk` is how many examples a full gradient takes at once: many for dense layers, few where activations are large.
+    Args:
+        name: for messages and reports.
+        init: `init(key)` returns new parameters.
+        loss: `loss(params, batch, key)` returns one number per example [n], never a mean: the engine weighs the
+            examples itself, so that partial mini-batches and padding are exact. The key feeds dropout; a model without
+            random numbers ignores it.
+        metrics: `metrics(params, batch)` returns for every metric a value [n] and a weight [n] per example; the metric
+            is their weighted mean (the accuracy of a sequence is weighed by its number of real tokens).
+        check: looks at host arrays before they are trained on and raises `DataError`, for example on labels out of
+            range.
+        factors: spare Mime the second gradient of each local step, for models that have them.
+        chunk: how many examples a full gradient takes at once: many for dense layers, few where activations are large.
     """
 
     name: str
@@ -72,7 +81,7 @@ def from_functions(
     check: Callable[[Mapping[str, np.ndarray]], None] = _accept,
     name: str = "custom",
 ) -> Problem:
-    """A problem from your own functions; see `Problem` for what each returns."""
+    """A problem from your own functions; see `Problem` for their arguments and results."""
     for label, value in (("init", init), ("loss", loss), ("metrics", metrics), ("check", check)):
         function("from_functions", label, value)
     return Problem(name, init, loss, metrics, check)

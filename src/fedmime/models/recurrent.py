@@ -1,4 +1,8 @@
-"""Next-token models: characters (Shakespeare) and words (StackOverflow)."""
+"""Next-token models: characters (Shakespeare) and words (StackOverflow).
+
+An embedding, LSTM layers and a dense layer predict the next token at every position. Sequences are padded with token 0,
+which counts neither in the loss nor in the metrics.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from fedmime.models import arguments, checks, initialisers, layers, sequences
 from fedmime.models.classification import Metrics
 from fedmime.models.problem import Batch, Params, Problem
 
-CHUNK = 20  # sequences that a full gradient takes at once
+CHUNK = 20  # sequences of a full gradient at a time: their activations over all time steps are large
 
 
 def char_lstm(
@@ -22,9 +26,13 @@ def char_lstm(
 ) -> Problem:
     """Embedding, LSTM layers, a dense layer to the next character at every position.
 
-    `vocabulary` counts all ids: by default the 86 characters of the federated Shakespeare data, pad = 0 before them
-    and oov, bos, eos after. `layers=2` is the model of the earlier literature. Targets in `ignore` do not count in the
-    accuracy.
+    Args:
+        vocabulary: number of token ids. By default these are the 86 characters of the federated Shakespeare data, with
+            pad = 0 before them and oov, bos and eos after them.
+        embedding: width of the embedding.
+        hidden: units of each LSTM layer.
+        layers: number of LSTM layers; 2 is the model of the earlier literature.
+        ignore: targets that do not count in the accuracy; pad never counts.
     """
     return _lstm("char_lstm", *_sizes("char_lstm", vocabulary, embedding, hidden, layers, ignore), False)
 
@@ -38,9 +46,14 @@ def word_lstm(
 ) -> Problem:
     """Embedding, LSTM layers each followed by a dense projection to the embedding size, a dense layer to the next word.
 
-    `vocabulary` counts all ids: by default 10,000 words with the ids 1 to 10,000, pad = 0, and after the words
-    oov = 10,001, bos = 10,002, eos = 10,003, as `fedmime.data.stackoverflow` gives them. Targets in `ignore` do not
-    count in the accuracy; None means pad, oov and eos at these places. If your ids differ, name them; pad is always 0.
+    Args:
+        vocabulary: number of token ids. By default 10,000 words with the ids 1 to 10,000, pad = 0, and after the words
+            oov = 10,001, bos = 10,002, eos = 10,003, as `fedmime.data.stackoverflow` gives them.
+        embedding: width of the embedding and of the projections.
+        hidden: units of each LSTM layer.
+        layers: number of LSTM layers.
+        ignore: targets that do not count in the accuracy; None means pad, oov and eos at these places. If your ids
+            differ, name them; pad is always 0.
 
     Reference: Reddi et al., 2020, Adaptive Federated Optimization, https://arxiv.org/abs/2003.00295
     """
@@ -52,6 +65,7 @@ def word_lstm(
 def _sizes(
     model: str, vocabulary: Any, embedding: Any, hidden: Any, depth: Any, ignore: Any
 ) -> tuple[int, int, int, int, tuple[int, ...]]:
+    """The checked sizes of a model, and the ignored tokens with pad among them, sorted."""
     words = arguments.whole(model, "vocabulary", vocabulary, least=2)
     left_out = arguments.wholes(model, "ignore", ignore, least=0)
     if max(left_out, default=0) >= words:
@@ -69,6 +83,13 @@ def _sizes(
 def _lstm(
     name: str, vocabulary: int, embedding: int, hidden: int, depth: int, ignore: tuple[int, ...], project: bool
 ) -> Problem:
+    """Build the problem. The same arguments return the same object, so that its compiled programs are reused.
+
+    Args:
+        depth: number of LSTM layers.
+        project: whether each of them is followed by a dense layer to the embedding size.
+    """
+
     def init(key: jax.Array) -> Params:
         first, last, *keys = jax.random.split(key, 2 + depth)
         width = embedding
@@ -82,7 +103,10 @@ def _lstm(
         return params | {"dense": initialisers.dense(last, width, vocabulary)}
 
     def logits(params: Params, tokens: jax.Array) -> jax.Array:
-        """[time, batch, vocabulary]: time leads, so that the loops over it read whole rows."""
+        """Logits [time, batch, vocabulary] for tokens [batch, time].
+
+        Time is the first axis, so that each step of the loops over it reads consecutive memory.
+        """
         a = layers.embedding(tokens.T, params["embedding"])
         for i in range(depth):
             a = layers.lstm(a, **params[f"lstm{i}"])

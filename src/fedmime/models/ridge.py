@@ -1,4 +1,4 @@
-"""A ridge penalty on any problem: it makes a convex problem strongly convex."""
+"""A ridge penalty on any problem, which makes a convex problem strongly convex."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from fedmime.numbers import NON_NEGATIVE, made, real
 def ridge(problem: Problem, strength: float) -> Problem:
     r"""The problem with $\frac{\lambda}{2}\|x\|^2$ added to the loss of every example, $\lambda$ being the strength.
 
-    The metric "loss", where the problem has one, includes the penalty, so that it measures what is minimised. Factors
-    are left out: the penalty's gradient is that of no example.
+    The metric "loss", where the problem has one, includes the penalty, so that it measures what is minimised. The new
+    problem has no `factors`, because the gradient of the penalty belongs to no example.
     """
     made("ridge", "problem", problem, Problem, "come from fm.models")
     return _ridge(problem, real("ridge", "strength", strength, NON_NEGATIVE))
 
 
-@functools.cache  # the same problem again compiles nothing
+@functools.cache
 def _ridge(problem: Problem, strength: float) -> Problem:
+    """Build the problem. The same arguments return the same object, so that its compiled programs are reused."""
+
     def penalty(params: Params) -> jax.Array:
         return strength / 2 * jnp.stack([jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(params)]).sum()
 

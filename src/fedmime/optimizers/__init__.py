@@ -1,4 +1,9 @@
-"""Base optimizers: B = (U, V), one file each."""
+r"""Base optimizers $\mathcal{B} = (U, V)$, one file each.
+
+U turns a gradient and the statistics into a direction, V updates the statistics. Mime applies U at every local step
+with the server's statistics, and V once a round on the server. `custom` and `from_optax` make a base optimizer of your
+own.
+"""
 
 from fedmime import devices
 from fedmime.optimizers.adafactor import adafactor

@@ -1,4 +1,4 @@
-"""AdaGrad: divide by the root of the sum of all squares."""
+"""AdaGrad: divide by the root of the sum of all squared gradients."""
 
 from fedmime.numbers import NON_NEGATIVE, Number, Value, checked, number, recipe
 from fedmime.optimizers.base import Adaptive, AdaptiveState
@@ -7,7 +7,7 @@ from fedmime.vector import Vector, full
 
 @recipe
 class Adagrad(Adaptive):
-    """s = v, which only grows."""
+    """AdaGrad as a recipe; `adagrad` explains its numbers. The statistics are v, which only grows."""
 
     initial: Value = number(NON_NEGATIVE)
     eps: Value = number(NON_NEGATIVE)
@@ -21,7 +21,14 @@ class Adagrad(Adaptive):
 
 
 def adagrad(initial: Number = 0.1, eps: Number = 1e-7, floor: Number = 0.0) -> Adagrad:
-    r"""AdaGrad, $U(g, v) = g / \max(\epsilon + \sqrt v, \text{floor})$ and $V(g, v) = v + g^2$ from $v_0$ = `initial`.
+    r"""AdaGrad: divide by the root of the sum of all squared gradients.
+
+    $U(g, v) = g / \max(\epsilon + \sqrt v, \text{floor})$ and $V(g, v) = v + g^2$.
+
+    Args:
+        initial: $v_0$, the accumulator before the first gradient.
+        eps: $\epsilon$, added to every denominator.
+        floor: least denominator.
 
     Reference: Duchi, Hazan and Singer, 2011, https://jmlr.org/papers/v12/duchi11a.html
     """

@@ -1,6 +1,8 @@
-r"""A base optimizer $\mathcal{B} = (U, V)$: the step $x \gets x - \eta\,U(g, s)$, the statistics $s \gets V(g, s)$.
+r"""A base optimizer $\mathcal{B} = (U, V)$: the step $x \gets x - \eta\,U(g, s)$ and the statistics $s \gets V(g, s)$.
 
-Keeping the two apart is what lets a client apply the server's statistics without moving them.
+Keeping the two apart is what lets a client apply the server's statistics without changing them. There are two ways to
+apply a base: `"frozen"` uses U with the statistics as they are, as the paper does; `"lookahead"` runs the whole
+optimizer from them, statistics first and step after, and discards the new statistics.
 """
 
 from __future__ import annotations
@@ -24,45 +26,63 @@ Affine = tuple[Any, Vector]  # (scale, offset) of U(g, s) = scale ⊙ g + offset
 
 
 class BaseOptimizer(abc.ABC):
-    """What every base optimizer offers. Subclasses are recipes: their numbers are pytree leaves."""
+    """The interface of base optimizers. Subclasses are recipes: their numbers are pytree leaves.
+
+    Gradients, models and directions are `Vector`s; statistics are any pytree.
+    """
 
     linear: ClassVar[bool] = True
-    """Whether `update` is linear in g for fixed statistics (up to the constant momentum part)."""
+    """Whether `update` is linear in g for fixed statistics, up to a constant (the momentum)."""
     adaptive: ClassVar[bool] = False
-    """Whether `update` divides by its statistics, so that they must have seen a gradient first."""
+    """Whether `update` divides by its statistics, which must then have seen a gradient before the first step."""
 
     @abc.abstractmethod
     def init(self, x: Vector) -> Statistics:
-        """The statistics before the first gradient."""
+        """The statistics before the first gradient, for models shaped like x."""
 
     @abc.abstractmethod
     def update(self, g: Vector, s: Statistics) -> Vector:
-        """U(g, s): the direction, from the given statistics alone."""
+        """U(g, s): the direction of a step, from the gradient and the given statistics alone."""
 
     @abc.abstractmethod
     def track(self, g: Vector, s: Statistics) -> Statistics:
-        """V(g, s): the statistics after gradient g."""
+        """V(g, s): the statistics after the gradient g."""
 
     def track_at(self, g: Vector, s: Statistics, x: Vector) -> Statistics:
-        """V(g, s) for a gradient taken at x, which transformations with weight decay look at. By default V(g, s)."""
+        """V(g, s) for a gradient taken at the point x, which optax transformations with weight decay need.
+
+        By default V(g, s).
+        """
         del x
         return self.track(g, s)
 
     def ahead(self, g: Vector, s: Statistics, x: Vector) -> Vector:
-        """The direction the whole optimizer would take on (g, s): statistics first, step after. By default U(g, s)."""
+        """The direction of the whole optimizer at the point x: the statistics are updated first. By default U(g, s)."""
         del x  # the point reached so far, for transformations with weight decay
         return self.update(g, s)
 
     def affine(self, s: Statistics, x: Vector) -> Affine | None:
-        """(scale, offset) with U(g, s) = scale ⊙ g + offset for models shaped like x; None where U has no such form.
+        """The pair (scale, offset) with U(g, s) = scale ⊙ g + offset, or None where U has no such form.
 
-        While the server's statistics are fixed, this pair is all that a client needs to know of the optimizer.
+        Args:
+            s: the statistics.
+            x: a model, of which the shapes matter.
+
+
+        While the server's statistics are fixed, this pair is all that a client needs to know of the optimizer. It is
+        computed once a round, so that a local step costs a multiplication and an addition.
         """
         del s, x
         return None
 
     def for_round(self, apply: str, s: Statistics, x: Vector) -> RoundDirection:
-        """The map (g, y) ↦ U(g, s) that clients at y apply while the server's statistics s are fixed."""
+        """The map (g, y) ↦ direction that clients apply while the server's statistics s are fixed.
+
+        Args:
+            apply: `"frozen"` or `"lookahead"`.
+            s: the server's statistics.
+            x: the server model, of which the shapes matter.
+        """
         if apply == "lookahead":
             return lambda g, y: self.ahead(g, s, y)
         affine = self.affine(s, x)
@@ -72,12 +92,18 @@ class BaseOptimizer(abc.ABC):
         return lambda g, _: scale * g + offset
 
     def direction(self, apply: str) -> Direction:
-        """How a client applies this optimizer: `frozen` uses s as it is, `lookahead` the whole optimizer from s."""
+        """The map (g, s, x) ↦ direction for `apply`, for algorithms whose statistics change from step to step."""
         return self.ahead if apply == "lookahead" else lambda g, s, _: self.update(g, s)
 
 
 class AdaptiveState(NamedTuple):
-    """Statistics of an adaptive optimizer; what it does not need is None and takes no room on the wire."""
+    """The statistics of an adaptive optimizer. What an optimizer does not need is None and is not sent.
+
+    Attributes:
+        m: moving average of gradients.
+        v: accumulator of squared gradients, in the optimizer's own form.
+        count: number of gradients seen, a scalar.
+    """
 
     m: Any
     v: Any
@@ -85,9 +111,10 @@ class AdaptiveState(NamedTuple):
 
 
 class Adaptive(BaseOptimizer):
-    r"""Optimizers that divide by the root of an accumulator of squares.
+    r"""Optimizers that divide by the root of an accumulator of squared gradients.
 
-    $U(g, s) = ((1-\beta_1) g + \beta_1 m) / \max(\epsilon + \sqrt v,\ \text{floor})$; a subclass says how `v` grows.
+    $U(g, s) = ((1-\beta_1) g + \beta_1 m) / \max(\epsilon + \sqrt v,\ \text{floor})$; a subclass defines how v grows,
+    and may leave m out.
     """
 
     adaptive: ClassVar[bool] = True
@@ -96,23 +123,28 @@ class Adaptive(BaseOptimizer):
 
     @abc.abstractmethod
     def accumulate(self, g: Vector, s: AdaptiveState) -> Any:
-        """The accumulator after gradient g."""
+        """The accumulator v after the gradient g."""
 
     def smooth(self, g: Vector, s: AdaptiveState) -> Vector:
         """The numerator of U: the gradient, or its moving average in optimizers that keep one."""
         return g
 
     def read(self, v: Any, like: Vector) -> Vector:
-        """The accumulator of every weight, for subclasses that store it in another form."""
+        """The accumulator as one number per weight, for subclasses that store it in another form.
+
+        Args:
+            v: the accumulator as stored.
+            like: a vector with the shapes of the model.
+        """
         return v
 
     @property
     def share(self) -> Value:
-        """The weight of the gradient itself in the numerator."""
+        """The weight of the gradient itself in the numerator of U, 1 − β₁."""
         return 1.0
 
     def denominator(self, s: AdaptiveState, like: Vector) -> Vector:
-        """What U divides by, never less than `floor`."""
+        """The denominator of U, max(ε + √v, floor)."""
         return at_least(sqrt(self.read(s.v, like)) + self.eps, self.floor)
 
     def update(self, g: Vector, s: AdaptiveState) -> Vector:
@@ -130,7 +162,7 @@ class Adaptive(BaseOptimizer):
 
 
 class Averaging(Adaptive):
-    r"""Adaptive optimizers whose numerator is a moving average of gradients, $(1-\beta_1) g + \beta_1 m$."""
+    r"""Adaptive optimizers whose numerator is the moving average of gradients $(1-\beta_1) g + \beta_1 m$."""
 
     beta1: Value
     initial: Value
@@ -148,7 +180,7 @@ class Averaging(Adaptive):
 
 @recipe
 class Custom(BaseOptimizer):
-    """A base optimizer of the user's own functions."""
+    """A base optimizer made of the user's own functions, see `custom`."""
 
     init_function: Callable[[Vector], Statistics] = static()
     update_function: Callable[[Vector, Statistics], Vector] = static()
@@ -169,7 +201,13 @@ def custom(
     update: Callable[[Vector, Statistics], Vector],
     track: Callable[[Vector, Statistics], Statistics],
 ) -> BaseOptimizer:
-    """A base optimizer from three functions, `update` linear in g. See `BaseOptimizer` for what each returns."""
+    """A base optimizer from three functions.
+
+    Args:
+        init: `init(x)` returns the statistics before the first gradient.
+        update: `update(g, s)` returns the direction U(g, s), which must be linear in g up to a constant.
+        track: `track(g, s)` returns the new statistics V(g, s).
+    """
     for name, function in (("init", init), ("update", update), ("track", track)):
         if not callable(function):
             raise ConfigError(f"custom: {name} must be a function, got {function!r}")
@@ -177,7 +215,7 @@ def custom(
 
 
 def base_optimizer(owner: str, name: str, value: Any) -> BaseOptimizer:
-    """Check that an argument is a base optimizer."""
+    """Check that an argument is a base optimizer; the error says how an optax transformation becomes one."""
     if isinstance(value, BaseOptimizer):
         return value
     such = "from_optax(optax.adam(1e-2))" if is_optax(value) else "momentum(0.9)"
@@ -185,14 +223,15 @@ def base_optimizer(owner: str, name: str, value: Any) -> BaseOptimizer:
 
 
 def is_optax(value: Any) -> bool:
-    """Whether a value has the two functions of an optax transformation."""
+    """Whether a value has the two functions of an optax transformation, `init` and `update`."""
     return callable(getattr(value, "init", None)) and callable(getattr(value, "update", None))
 
 
 def takes_base(factory: Callable[P, T]) -> Callable[P, T]:
-    """Check the base optimizer that a factory takes first, even if others of its arguments are missing.
+    """Decorate a factory whose first argument is a base optimizer, so that this is checked before anything else.
 
-    An optax transformation has its rate inside, so whoever gives one as it is may well leave `eta` out.
+    The learning rate of an optax transformation is inside of it. Somebody who passes one directly may well leave `eta`
+    out, and should read that `from_optax` is missing and not that `eta` is.
     """
 
     @functools.wraps(factory)
@@ -205,7 +244,11 @@ def takes_base(factory: Callable[P, T]) -> Callable[P, T]:
 
 
 def application(owner: str, base: BaseOptimizer, apply: str | None) -> str:
-    """The way to apply a base: as asked, else `frozen` where U is linear and `lookahead` where it cannot be."""
+    """How a base is applied: as asked, by default `"frozen"` where U is linear in g and `"lookahead"` otherwise.
+
+    Raises:
+        ConfigError: `apply` is neither of them, or `"frozen"` for a base whose U is not linear.
+    """
     if apply is None:
         return "frozen" if base.linear else "lookahead"
     choice(owner, "apply", apply, ("frozen", "lookahead"))

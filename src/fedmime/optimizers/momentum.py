@@ -7,7 +7,7 @@ from fedmime.vector import Vector, zeros
 
 @recipe
 class Momentum(BaseOptimizer):
-    """s = m."""
+    """Momentum as a recipe; `momentum` explains its number. The statistics are m."""
 
     beta: Value = number(UNIT)
 
@@ -25,8 +25,12 @@ class Momentum(BaseOptimizer):
 
 
 def momentum(beta: Number = 0.9) -> Momentum:
-    r"""Momentum, $U(g, m) = V(g, m) = (1-\beta) g + \beta m$ from $m_0 = 0$.
+    r"""Momentum: an exponential moving average of gradients.
 
-    U is what V will make of m, so applying it frozen or with lookahead is the same.
+    $U(g, m) = V(g, m) = (1-\beta) g + \beta m$ from $m_0 = 0$. U equals the new m, so that the frozen and the lookahead
+    application are the same.
+
+    Args:
+        beta: $\beta$ in [0, 1), the weight of earlier gradients.
     """
     return checked(Momentum(beta))

@@ -12,7 +12,10 @@ from fedmime.vector import Vector
 
 @recipe
 class Optax(BaseOptimizer):
-    """U is minus the update that optax returns from the given state, V its new state."""
+    """An optax transformation as a recipe: U is minus its update from the given state, V its new state.
+
+    `linear` is False because a transformation's update need not be linear in the gradient.
+    """
 
     transformation: Any = static()
     linear: ClassVar[bool] = False
@@ -34,10 +37,10 @@ class Optax(BaseOptimizer):
 
 
 def from_optax(transformation: Any) -> Optax:
-    """The optimizer you already have, `from_optax(optax.adam(1e-2))`: its rate is inside, so use it with `eta=1.0`.
+    """Your own optax optimizer, such as `from_optax(optax.adam(1e-2))`: its rate is inside, so use it with `eta=1.0`.
 
-    Optax fuses U and V, so it can only be applied with lookahead: each local step asks for the update from the
-    server's state and throws the new state away.
+    Optax computes U and V together, so that it can only be applied with lookahead: each local step takes the update
+    from the server's state and discards the new state.
     """
     if not is_optax(transformation):
         raise ConfigError(f"from_optax: needs an optax transformation such as optax.adam(1e-2), got {transformation!r}")

@@ -1,4 +1,4 @@
-"""Gradient descent: no statistics at all."""
+"""Stochastic gradient descent, which has no statistics."""
 
 from fedmime.numbers import recipe
 from fedmime.optimizers.base import Affine, BaseOptimizer
@@ -7,7 +7,7 @@ from fedmime.vector import Vector, zeros
 
 @recipe
 class SGD(BaseOptimizer):
-    """U(g) = g."""
+    """Gradient descent as a recipe: U(g) = g. The statistics are empty."""
 
     def init(self, x: Vector) -> tuple[()]:
         return ()

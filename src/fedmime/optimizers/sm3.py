@@ -12,10 +12,11 @@ from fedmime.numbers import NON_NEGATIVE, Number, Value, checked, number, recipe
 from fedmime.optimizers.base import Adaptive, AdaptiveState
 from fedmime.vector import Vector
 
-Covers = tuple[jax.Array, ...]  # for each axis of a weight: its slices' accumulators, other axes of length one
+Covers = tuple[jax.Array, ...]  # for each axis of a weight array, the accumulators of its slices
 
 
 def _blank(leaf: jax.Array) -> Covers:
+    """The zero accumulators of a weight array: one array per axis, whose other axes have length one."""
     if leaf.ndim < 2:
         return (jnp.zeros_like(leaf),)
     shapes = ([n if axis == kept else 1 for axis, n in enumerate(leaf.shape)] for kept in range(leaf.ndim))
@@ -23,11 +24,12 @@ def _blank(leaf: jax.Array) -> Covers:
 
 
 def _estimate(covers: Covers) -> jax.Array:
-    """Each weight's accumulator is at most that of every slice it lies in."""
+    """The accumulator of each weight: the least of the slices that contain it, all of which are upper bounds."""
     return functools.reduce(jnp.minimum, covers)
 
 
 def _grow(g: jax.Array, covers: Covers) -> Covers:
+    """The accumulators after a gradient: the largest new estimate in each slice."""
     nu = _estimate(covers) + g * g
     if nu.ndim < 2:
         return (nu,)
@@ -38,7 +40,10 @@ def _grow(g: jax.Array, covers: Covers) -> Covers:
 
 @recipe
 class SM3(Adaptive):
-    """s = v, a tuple of per-axis accumulators for every weight array."""
+    """SM3 as a recipe; `sm3` explains its numbers.
+
+    The statistics are v, a tuple of accumulators for every weight array.
+    """
 
     eps: Value = number(NON_NEGATIVE)
     floor: Value = number(NON_NEGATIVE)
@@ -54,10 +59,15 @@ class SM3(Adaptive):
 
 
 def sm3(eps: Number = 1e-7, floor: Number = 0.0) -> SM3:
-    r"""SM3-II: $\nu = \min_r \mu_r + g^2$ over the slices r a weight lies in, then $\mu_r = \max \nu$ over the slice.
+    r"""SM3-II: one accumulator per row and column, by which Adagrad's are bounded from above.
 
-    U divides by $\max(\epsilon + \sqrt{\min_r \mu_r}, \text{floor})$. The statistics of an n × m weight are n + m
-    numbers, so sending them costs clients next to nothing.
+    $\nu = \min_r \mu_r + g^2$ over the slices r that contain a weight, then $\mu_r = \max \nu$ over the slice. U
+    divides by $\max(\epsilon + \sqrt{\min_r \mu_r}, \text{floor})$. The statistics of an n × m weight are n + m
+    numbers, so that sending them to clients costs little.
+
+    Args:
+        eps: $\epsilon$, added to every denominator.
+        floor: least denominator.
 
     Reference: Anil et al., 2019, https://arxiv.org/abs/1901.11150
     """

@@ -1,4 +1,4 @@
-"""Yogi: Adam whose accumulator forgets no faster than the squared gradient allows."""
+"""Yogi: Adam with an accumulator that changes by no more than the squared gradient."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedmime.vector import Vector
 
 @recipe
 class Yogi(Averaging):
-    """s = (m, v)."""
+    """Yogi as a recipe; `yogi` explains its numbers. The statistics are m and v."""
 
     beta1: Value = number(UNIT)
     beta2: Value = number(UNIT)
@@ -27,7 +27,17 @@ class Yogi(Averaging):
 def yogi(
     beta1: Number = 0.9, beta2: Number = 0.99, eps: Number = 1e-3, initial: Number = 1e-6, floor: Number = 0.0
 ) -> Yogi:
-    r"""Yogi, as Adam with $v \gets v - (1-\beta_2)\,\mathrm{sign}(v - g^2)\,g^2$: suited to sparse gradients.
+    r"""Yogi: Adam with an accumulator that forgets slowly, suited to sparse gradients.
+
+    It is Adam with $v \gets v - (1-\beta_2)\,\mathrm{sign}(v - g^2)\,g^2$: where gradients are small, v decreases
+    slowly, so that steps do not grow suddenly.
+
+    Args:
+        beta1: $\beta_1$ in [0, 1), of the moving average m.
+        beta2: $\beta_2$ in [0, 1), of the accumulator v.
+        eps: $\epsilon$, added to every denominator.
+        initial: $v_0$, the accumulator before the first gradient.
+        floor: least denominator.
 
     Reference: Zaheer et al., 2018, Adaptive methods for nonconvex optimization.
     """

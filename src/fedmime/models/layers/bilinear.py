@@ -1,4 +1,9 @@
-"""Functions that are linear in each of two arrays, whose forward derivative is thereby known."""
+"""Forward derivatives of functions that are linear in each of two arrays.
+
+The operations of dense layers and convolutions may run as C kernels, which JAX cannot differentiate. For a bilinear
+function f the derivative is known without looking inside: f(da, b) + f(a, db). With it, forward-mode derivatives of
+gradients (Hessian-vector products) work for all of them.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +13,21 @@ from typing import Any
 
 import jax
 
-Pair = tuple[jax.Array, jax.Array]
+Pair = tuple[jax.Array, jax.Array]  # (a, b) or their tangents
 
 
 def bilinear(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """Let JAX differentiate `function(a, b, *fixed)` forwards, whatever runs inside: f(da, b) + f(a, db)."""
+    """Decorate a bilinear `function(a, b, *fixed)` with its forward derivative f(da, b) + f(a, db).
+
+    Args:
+        function: linear in the array a and in the array b. Further arguments, such as the padding, are constants and
+            must be hashable.
+    """
 
     @functools.cache
     def at(*fixed: Any) -> Callable[[jax.Array, jax.Array], jax.Array]:
+        """The differentiable function for fixed further arguments, cached so that JAX traces it once."""
+
         @jax.custom_jvp
         def apply(a: jax.Array, b: jax.Array) -> jax.Array:
             return function(a, b, *fixed)

@@ -1,9 +1,9 @@
 """A convolution whose gradients are as fast inside compiled loops as outside.
 
-XLA:CPU rewrites a convolution to its fast kernel only when it is written plainly: batch first, channels last, no
-reversed or dilated operand. What autodiff produces is not plain, and inside a loop body it is not cleaned up (the
-kernel gradient of a 32-64 layer took 326 ms instead of 2.5 ms). Here both gradients are written as plain convolutions,
-and where `fedmime.kernels` has a kernel of its own, that one runs.
+XLA:CPU uses its fast convolution routine only for convolutions in a plain form: batch first, channels last, no reversed
+or dilated operand. Autodiff produces other forms, and inside a loop body XLA does not simplify them (the kernel
+gradient of a layer from 32 to 64 channels took 326 ms instead of 2.5 ms). Here both gradients are written as plain
+convolutions. Where `fedmime.kernels` has a kernel, it runs instead of XLA's routine.
 """
 
 from __future__ import annotations
@@ -24,9 +24,16 @@ from fedmime.models.layers.bilinear import bilinear
 def conv2d(
     x: jax.Array, w: jax.Array, b: jax.Array | None = None, padding: Literal["VALID", "SAME"] = "VALID"
 ) -> jax.Array:
-    r"""$z_{n,p,o} = \sum_{q,c} x_{n,p+q,c}\, w_{q,c,o} + b_o$ with stride 1.
+    r"""A convolution with stride 1, $z_{n,p,o} = \sum_{q,c} x_{n,p+q,c}\, w_{q,c,o} + b_o$.
 
-    x [batch, height, width, in], w [height, width, in, out], b [out].
+    Args:
+        x: images [batch, height, width, in].
+        w: kernel [height, width, in, out].
+        b: biases [out], or None.
+        padding: `"VALID"` adds none, `"SAME"` adds zeros so that the output is as large as the input.
+
+    Returns:
+        Images [batch, height', width', out].
     """
     if padding not in ("VALID", "SAME"):
         raise ValueError(f"conv2d: padding must be 'VALID' or 'SAME', got {padding!r}")
@@ -37,16 +44,20 @@ def conv2d(
 
 
 def _same(size: int) -> tuple[int, int]:
+    """The zeros before and after an axis so that a kernel of this size keeps its length."""
     return (size - 1) // 2, size // 2
 
 
 @bilinear
 def _plain(x: jax.Array, kernel: jax.Array, pads: Padding) -> jax.Array:
+    """A convolution in the plain form, with forward derivatives."""
     return ops.convolve(x, kernel, pads)
 
 
 @functools.cache
 def _convolution(pads: Padding) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """The convolution with given padding, with the backward pass of this module."""
+
     @jax.custom_vjp
     def convolve(x: jax.Array, w: jax.Array) -> jax.Array:
         return _plain(x, w, pads)
@@ -63,7 +74,11 @@ def _convolution(pads: Padding) -> Callable[[jax.Array, jax.Array], jax.Array]:
 
 
 def input_gradient(d: jax.Array, kernel: jax.Array, pads: Padding) -> jax.Array:
-    """The cotangent of x: d convolved with the kernel turned by half a circle, its channels exchanged."""
+    """The cotangent of the images x for the cotangent d of the output.
+
+    It is d convolved with the kernel rotated by 180 degrees, input and output channels exchanged. The barrier keeps XLA
+    from fusing the rotation into the convolution, which would leave the plain form.
+    """
     (top, bottom), (left, right) = pads
     height, width = kernel.shape[0] - 1, kernel.shape[1] - 1
     turned = lax.optimization_barrier(jnp.flip(kernel, (0, 1)).transpose(0, 1, 3, 2))
@@ -72,10 +87,13 @@ def input_gradient(d: jax.Array, kernel: jax.Array, pads: Padding) -> jax.Array:
 
 @bilinear
 def kernel_gradient(x: jax.Array, d: jax.Array, pads: Padding) -> jax.Array:
-    """The cotangent of the kernel: x convolved with d, where channels play the batch and the batch the channels."""
+    """The cotangent [height, width, in, out] of the kernel, summed over the batch.
+
+    It is x convolved with d, where channels take the place of the batch and the batch that of the channels.
+    """
     return ops.kernel_gradient(x, d, pads)
 
 
 def kernel_gradients(x: jax.Array, d: jax.Array, pads: Padding = ((0, 0), (0, 0))) -> jax.Array:
-    """The kernel cotangent of every example by itself: [batch, height, width, in, out]."""
+    """The cotangent of the kernel for every example separately: [batch, height, width, in, out]."""
     return ops.kernel_gradients(x, d, pads)

@@ -1,4 +1,8 @@
-"""The affine layer and the embedding table."""
+"""The dense layer and the embedding table.
+
+The three matrix products of a dense layer (outputs, cotangents of the inputs, weight gradient) run as C kernels on a
+CPU. Each of them is bilinear, and `dense` combines them into a layer with its own backward pass.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,18 @@ from fedmime.models.layers.bilinear import Pair, bilinear
 
 
 def dense(x: jax.Array, w: jax.Array, b: jax.Array | None = None) -> jax.Array:
-    r"""$x W^\top + b$ over the last axis: x [..., in], w [out, in], b [out] give [..., out].
+    r"""A dense layer $x W^\top + b$ over the last axis.
 
-    Weights are stored (out, in): the forward product then reads both operands along their rows, which made a
-    784-62 logistic step about a quarter faster than (in, out) on a CPU.
+    Weights are stored as [out, in]: the product then reads both operands along their rows, which made a 784-62 logistic
+    step about a quarter faster than [in, out] on a CPU.
+
+    Args:
+        x: inputs [..., in].
+        w: weights [out, in].
+        b: biases [out], or None.
+
+    Returns:
+        Outputs [..., out].
     """
     z = _matmul(x.reshape(-1, x.shape[-1]), w).reshape(*x.shape[:-1], w.shape[0])
     return z if b is None else z + b
@@ -21,15 +33,17 @@ def dense(x: jax.Array, w: jax.Array, b: jax.Array | None = None) -> jax.Array:
 
 @jax.custom_vjp
 def _matmul(x: jax.Array, w: jax.Array) -> jax.Array:
-    """The product x w^T for x [n, in], w [out, in]."""
+    """The product x wᵀ [n, out] for x [n, in] and w [out, in], with its own backward pass."""
     return inner_products(x, w)
 
 
 def _matmul_forward(x: jax.Array, w: jax.Array) -> tuple[jax.Array, Pair]:
+    """The product, and what the backward pass needs."""
     return inner_products(x, w), (x, w)
 
 
 def _matmul_backward(saved: Pair, d: jax.Array) -> Pair:
+    """The cotangents of x and w for the cotangent d [n, out] of the product."""
     x, w = saved
     return passed_on(d, w), outer_sum(d, x)
 
@@ -39,22 +53,31 @@ _matmul.defvjp(_matmul_forward, _matmul_backward)
 
 @bilinear
 def inner_products(x: jax.Array, w: jax.Array) -> jax.Array:
-    """The product x w^T for x [n, in], w [out, in]."""
+    """The product x wᵀ [n, out] for x [n, in] and w [out, in]: the outputs of a `dense` layer without biases."""
     return ops.inner_products(x, w)
 
 
 @bilinear
 def passed_on(d: jax.Array, w: jax.Array) -> jax.Array:
-    """The product d w for d [n, out], w [out, in]: the cotangent of a `dense` layer's input."""
+    """The product d w [n, in] for d [n, out] and w [out, in]: the cotangent of a `dense` layer's input."""
     return ops.products(d, w)
 
 
 @bilinear
 def outer_sum(d: jax.Array, a: jax.Array) -> jax.Array:
-    r"""$\sum_j d_j a_j^\top$ for d [n, out], a [n, in]: the weight gradient of `dense`, as one product."""
+    r"""The sum $\sum_j d_j a_j^\top$ [out, in] for d [n, out] and a [n, in]: the weight gradient of `dense`."""
     return ops.outer_sum(d, a)
 
 
 def embedding(tokens: jax.Array, table: jax.Array) -> jax.Array:
-    """Rows of `table` [vocabulary, width] at integer `tokens` [...]: [..., width]."""
+    """The rows of a table at integer tokens.
+
+    Args:
+        tokens: [...]; numbers outside of the vocabulary are clamped to it, as JAX cannot raise an error in a compiled
+            program.
+        table: [vocabulary, width].
+
+    Returns:
+        Embeddings [..., width].
+    """
     return jnp.take(table, tokens, axis=0, mode="clip")

@@ -1,4 +1,4 @@
-"""Dropout."""
+"""Dropout, with masks that are cheap to draw."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ from jax import lax
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
-    r"""Zero each element with probability `rate`, scale the others by $1 / (1 - \text{rate})$.
+    r"""Set each element to zero with probability `rate` and scale the others by $1 / (1 - \text{rate})$.
 
-    The first axis of x is its examples. An example's mask depends on the key and its place only: two calls with one
-    key share it whatever x holds and however many examples follow.
-    The rate is taken to the nearest 1/256 where that is exact (0.25, 0.5), else to the nearest 1/65536.
+    The mask of an example depends on the key and its place in the batch only. So two calls with one key have the same
+    mask, whatever x holds and however many examples follow: Mime's gradients at x and at y then differ by the model
+    alone.
+
+    Args:
+        x: activations; the first axis are the examples.
+        rate: probability in [0, 1), rounded to the nearest 1/256 where that is exact (0.25, 0.5), else to the nearest
+            1/65536.
+        key: random key of the step.
     """
     bits = 8 if (256.0 * rate).is_integer() else 16
     kept = max(1, round((1.0 - rate) * 2**bits))
@@ -25,10 +31,16 @@ def dropout(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
 
 
 def _mask(key: jax.Array, shape: Sequence[int], kept: int, bits: int) -> jax.Array:
-    """True with probability kept / 2^bits, from 32 / bits elements per random word.
+    """A boolean mask that is true with probability kept / 2^bits.
 
-    The loop over the parts of a word has a purpose: XLA fuses through anything else, and would then draw the mask
-    again in every expression that reads it (a quarter of a CNN's step).
+    Each 32-bit random word serves 32 / bits elements, because random bits are the expensive part. The loop over the
+    parts of a word is needed: XLA fuses any other expression into its consumers, and would then draw the mask again for
+    each of them, which took a quarter of a CNN's step.
+
+    Args:
+        shape: [examples, ...]; each example begins with a new word.
+        kept: elements out of 2^bits that are kept.
+        bits: bits of a word per element, 8 or 16.
     """
     rows, size, per_word = shape[0], math.prod(shape[1:]), 32 // bits
     words = jax.random.bits(key, (rows, -(-size // per_word)), jnp.uint32)

@@ -1,12 +1,12 @@
 r"""A long short-term memory layer that does as little as possible inside its loop over time.
 
-$z_t = x_t W + h_{t-1} U + b$, split into $i, f, g, o$;
-$c_t = \sigma(f)\, c_{t-1} + \sigma(i) \tanh(g)$, $h_t = \sigma(o) \tanh(c_t)$.
+$z_t = x_t W + h_{t-1} U + b$, split into $i, f, g, o$; then $c_t = \sigma(f)\, c_{t-1} + \sigma(i) \tanh(g)$,
+$h_t = \sigma(o) \tanh(c_t)$.
 
 The products $x_t W$ of all steps are one matrix product before the loop. The backward loop only collects
 $\partial z_t$; each weight gradient is then one product over time and batch, where autodiff would add up one small
-product per step. $\sigma(z) = \frac12 + \frac12 \tanh(z/2)$, so that the four gates take one vectorised tanh.
-Where `fedmime.kernels` has kernels, both loops run there.
+product per step. $\sigma(z) = \frac12 + \frac12 \tanh(z/2)$, so that the four gates take one vectorised tanh. Where
+`fedmime.kernels` has kernels, both loops run there.
 """
 
 from __future__ import annotations
@@ -27,35 +27,48 @@ Saved = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 
 @jax.custom_vjp
 def lstm(x: jax.Array, w: jax.Array, u: jax.Array, b: jax.Array) -> jax.Array:
-    """Outputs [time, batch, hidden] of a layer that starts from zero, for inputs x [time, batch, in].
+    """The outputs of an LSTM layer that starts from h = c = 0.
 
-    w [in, 4 hidden], u [hidden, 4 hidden], b [4 hidden], gates in the order i, f, g, o.
+    Args:
+        x: inputs [time, batch, in].
+        w: input weights [in, 4 hidden], gates in the order i, f, g, o.
+        u: recurrent weights [hidden, 4 hidden].
+        b: biases [4 hidden].
+
+    Returns:
+        Outputs h [time, batch, hidden].
     """
     return _run(x, w, u, b)[0]
 
 
 def _run(x: jax.Array, w: jax.Array, u: jax.Array, b: jax.Array) -> Triple:
-    """Outputs h, cells c and opened gates at every step."""
+    """Outputs h and cells c [time, batch, hidden], and the activated gates [time, batch, 4 hidden]."""
     return _unroll(passed_on(_flat(x), w).reshape(*x.shape[:2], -1), u, b)
 
 
 @jax.custom_jvp
 def _unroll(z: jax.Array, u: jax.Array, b: jax.Array) -> Triple:
-    """The loop over time, for z = x W [time, batch, 4 hidden]."""
+    """The loop over time for z = x W [time, batch, 4 hidden], by a C kernel where there is one."""
     return ops.lstm_forward(z, u, b) or _unroll_xla(z, u, b)
 
 
 @_unroll.defjvp
 def _unroll_jvp(point: Triple, tangent: Triple) -> tuple[Triple, Triple]:
+    """The forward derivative, always by XLA: kernels have none."""
     return jax.jvp(_unroll_xla, point, tangent)
 
 
 def _unroll_xla(z: jax.Array, u: jax.Array, b: jax.Array) -> Triple:
+    """The loop over time in JAX. The activated gates overwrite z, so that no second array of that size is needed."""
     batch, hidden = z.shape[1], u.shape[0]
     half = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], z.dtype), hidden)
     offset = np.repeat(np.array([0.5, 0.5, 0.0, 0.5], z.dtype), hidden)
 
     def step(t: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        """One time step: the gates, the new cell and the new output.
+
+        `half` and `offset` turn tanh into sigmoid for i, f, o.
+        """
         h, c, buffer, outputs, cells = carry
         gates = jnp.tanh((_at(buffer, t) + b + h @ u) * half) * half + offset
         i, f, g, o = jnp.split(gates, 4, axis=-1)
@@ -64,24 +77,28 @@ def _unroll_xla(z: jax.Array, u: jax.Array, b: jax.Array) -> Triple:
         return h, c, _put(buffer, gates, t), _put(outputs, h, t), _put(cells, c, t)
 
     zero, blank = jnp.zeros((batch, hidden), z.dtype), jnp.zeros((*z.shape[:2], hidden), z.dtype)
-    _, _, gates, h, c = lax.fori_loop(0, len(z), step, (zero, zero, z, blank, blank))  # gates take the place of z
+    _, _, gates, h, c = lax.fori_loop(0, len(z), step, (zero, zero, z, blank, blank))  # gates overwrite z
     return h, c, gates
 
 
 def _at(a: jax.Array, t: jax.Array) -> jax.Array:
+    """The entry of an array at time t."""
     return lax.dynamic_index_in_dim(a, t, 0, keepdims=False)
 
 
 def _put(a: jax.Array, new: jax.Array, t: jax.Array) -> jax.Array:
+    """The array with its entry at time t replaced."""
     return lax.dynamic_update_index_in_dim(a, new, t, 0)
 
 
 def _forward(x: jax.Array, w: jax.Array, u: jax.Array, b: jax.Array) -> tuple[jax.Array, Saved]:
+    """Outputs, and what the backward pass needs."""
     h, c, gates = _run(x, w, u, b)
     return h, (x, w, u, h, c, gates)
 
 
 def _backward(saved: Saved, d: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """The cotangents of x, w, u and b for the cotangent d [time, batch, hidden] of the outputs."""
     x, w, u, h, c, gates = saved
     dz = _flat(_unroll_backward(d, gates, c, u))
     before = jnp.concatenate([jnp.zeros_like(h[:1]), h[:-1]])
@@ -91,21 +108,31 @@ def _backward(saved: Saved, d: jax.Array) -> tuple[jax.Array, jax.Array, jax.Arr
 
 @jax.custom_jvp
 def _unroll_backward(d: jax.Array, gates: jax.Array, c: jax.Array, u: jax.Array) -> jax.Array:
-    """The loop over time, backwards: the cotangent of z for the cotangent d of the outputs."""
+    """The backward loop: the cotangent of z [time, batch, 4 hidden], by a C kernel where there is one.
+
+    Args:
+        d: cotangent of the outputs [time, batch, hidden].
+        gates: activated gates [time, batch, 4 hidden].
+        c: cells [time, batch, hidden].
+        u: recurrent weights [hidden, 4 hidden].
+    """
     dz = ops.lstm_backward(d, gates, c, u)
     return _unroll_backward_xla(d, gates, c, u) if dz is None else dz
 
 
 @_unroll_backward.defjvp
 def _unroll_backward_jvp(point: Quadruple, tangent: Quadruple) -> Pair:
+    """The forward derivative of the backward loop, always by XLA, for Hessian-vector products."""
     return jax.jvp(_unroll_backward_xla, point, tangent)
 
 
 def _unroll_backward_xla(d: jax.Array, gates: jax.Array, c: jax.Array, u: jax.Array) -> jax.Array:
-    # A product with a transposed right side repacks it at every step: over many steps one transposed copy is cheaper.
+    """The backward loop in JAX."""
+    # XLA repacks a transposed right operand at every step; over many steps one transposed copy is cheaper.
     ut = lax.optimization_barrier(u.T) if len(d) >= 32 else None
 
     def step(carry: Pair, now: tuple[jax.Array, ...]) -> tuple[Pair, jax.Array]:
+        """One time step backwards; the carry are the cotangents of h and c that come from the next step."""
         dh, dc = carry
         d, gates, t = now
         before = jnp.where(t > 0, _at(c, jnp.maximum(t - 1, 0)), 0)
@@ -122,7 +149,7 @@ def _unroll_backward_xla(d: jax.Array, gates: jax.Array, c: jax.Array, u: jax.Ar
 
 
 def _flat(a: jax.Array) -> jax.Array:
-    """[time, batch, n] as [time * batch, n]."""
+    """An array [time, batch, n] as [time * batch, n]."""
     return a.reshape(-1, a.shape[-1])
 
 
