@@ -30,6 +30,7 @@ WITHIN = {  # who may import whom in the same layer
     ("aggregation", "algorithms"),
     ("numbers", "errors"),
     ("kernels", "files"),
+    ("kernels", "vector"),
     ("backends", "engine"),
     ("randomness", "errors"),
     ("files", "errors"),

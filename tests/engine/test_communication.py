@@ -1,6 +1,6 @@
 """What rounds cost, counted from the messages, and the cohorts that the paper's budgets allow."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -109,6 +109,8 @@ class State(NamedTuple):
 @recipe
 class Computing(Algorithm):
     """An algorithm whose server computes what it asks at and what it sends, as a user's own may."""
+
+    waits: ClassVar[bool] = True
 
     def start(self, x: Vector) -> State:
         return State(x)

@@ -78,6 +78,10 @@ def test_a_loss_is_a_floating_point_number() -> None:
     _refused(call, fm.ConfigError, "mine: loss must hold floating-point numbers, got int64")
 
 
+def _on(problem: Any) -> Any:
+    return fm.backends.local().start(problem, model())
+
+
 METRICS: dict[str, Callable[..., Any]] = {
     "mine: metrics['m'] must be a pair (values, weights) of shapes [n] and [n], got [n, 1] and [n]": lambda p, b: {
         "m": (_logits(p, b)[:, :1], jnp.ones(len(b["y"])))
@@ -92,8 +96,8 @@ METRICS: dict[str, Callable[..., Any]] = {
 def test_metrics_are_pairs_with_an_entry_for_each_example(words: str) -> None:
     problem = dataclasses.replace(PROBLEM, name="mine", metrics=METRICS[words])
     data = columns(np.random.default_rng(0), 5)
-    _refused(lambda: evaluate(problem, model(), data), fm.ConfigError, words)
-    _refused(lambda: evaluate_clients(problem, model(), [data]), fm.ConfigError, words)
+    _refused(lambda: evaluate(_on(problem), model(), data), fm.ConfigError, words)
+    _refused(lambda: evaluate_clients(_on(problem), model(), [data]), fm.ConfigError, words)
     seen: list[object] = []
     run = lambda: fm.simulate(a.fedavg(0.1), problem, population([3]), 3, 1, on_round=lambda *_: seen.append(1))
     _refused(run, fm.ConfigError, words)
@@ -106,4 +110,4 @@ def test_a_missing_field_is_named_with_those_there_are() -> None:
     _refused(run, fm.DataError, "mine: loss asks for 'label', which is missing; a batch has 'x', 'y'")
     problem = dataclasses.replace(PROBLEM, metrics=lambda p, batch: {"m": (batch["q"], batch["q"])})
     words = "metrics asks for 'q', which is missing; a batch has 'x', 'y'"
-    _refused(lambda: evaluate(problem, model(), columns(np.random.default_rng(0), 5)), fm.DataError, words)
+    _refused(lambda: evaluate(_on(problem), model(), columns(np.random.default_rng(0), 5)), fm.DataError, words)

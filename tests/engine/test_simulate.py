@@ -48,7 +48,7 @@ def test_uniform_weights_differ_from_examples() -> None:
 
 def _steps(**changes) -> list[int]:
     cohort = _schedule(cohort_size=ALL, **changes).cohort(a.fedavg(ETA), CLIENTS, 0)
-    return [m.steps for m in sorted(cohort.members, key=lambda m: m.index)]
+    return [m.steps for m in sorted(cohort.members, key=lambda m: m.client)]
 
 
 def test_local_work_counts_epochs_or_steps() -> None:
@@ -80,7 +80,7 @@ def test_no_batch_size_means_all_examples() -> None:
 
 
 def test_clients_without_examples_are_never_drawn() -> None:
-    drawn = [m.index for t in range(50) for m in _schedule().cohort(a.fedavg(ETA), CLIENTS, t).members]
+    drawn = [m.client for t in range(50) for m in _schedule().cohort(a.fedavg(ETA), CLIENTS, t).members]
     assert set(drawn) == {i for i, n in enumerate(SIZES) if n}
     assert _schedule().cohort(a.fedavg(ETA), CLIENTS, 0).population == ALL
 
@@ -88,7 +88,7 @@ def test_clients_without_examples_are_never_drawn() -> None:
 def test_split_cohorts_are_disjoint_halves() -> None:
     for t in range(20):
         cohort = _schedule().cohort(a.mime(o.momentum(), ETA, split=True), CLIENTS, t)
-        trainers, others = ({m.index for m in group} for group in (cohort.training, cohort.probing))
+        trainers, others = ({m.client for m in group} for group in (cohort.training, cohort.probing))
         assert len(trainers) == len(others) == 2
         assert not trainers & others
 
@@ -98,7 +98,7 @@ def test_split_cohorts_train_one_half_and_ask_the_other() -> None:
     algorithm = a.mime_lite(o.momentum(0.5), ETA, split=True)
     run = _simulate(algorithm, cohort_size=4, batch_size=None, steps=1)
     trainers, others = (
-        [m.data for m in group]
+        [CLIENTS.client_at(m.client) for m in group]
         for cohort in [_schedule(batch_size=None, steps=1, epochs=None).cohort(algorithm, CLIENTS, 0)]
         for group in (cohort.training, cohort.probing)
     )
@@ -118,10 +118,11 @@ def test_centralized_draws_examples_independently() -> None:
     everything = np.concatenate([clients.client_at(i)["x"][:, 0] for i in range(4)])
     drawn = []
     for t in range(300):
-        (pooled,) = schedule.cohort(algorithm, clients, t).members
-        assert pooled.size == 10
-        assert sorted(pooled.rows[:2].ravel().tolist() + pooled.rows[2, :2].tolist()) == list(range(10))
-        drawn.append(pooled.data["x"][:, 0])
+        cohort = schedule.cohort(algorithm, clients, t)
+        assert [m.size for m in cohort.members] == [10]
+        rows = cohort.source.batches(0).rows
+        assert sorted(rows[:2].ravel().tolist() + rows[2, :2].tolist()) == list(range(10))
+        drawn.append(cohort.source.examples(0)["x"][:, 0])
     assert any(len(set(one)) < len(one) for one in drawn)
     found = (np.concatenate(drawn)[:, None] == everything).sum(axis=0)
     expected = 300 * 10 / len(everything)
@@ -133,10 +134,10 @@ def test_centralized_steps_through_its_draws() -> None:
     """The base optimizer on the drawn mini-batches, in NumPy."""
     schedule = _schedule(cohort_size=ALL)
     algorithm = a.centralized(o.momentum(0.5), ETA)
-    (pooled,) = schedule.cohort(algorithm, CLIENTS, 0).members
+    pooled = schedule.cohort(algorithm, CLIENTS, 0).source
     x, m = model(), {k: np.zeros_like(v) for k, v in model().items()}
-    for rows, count in zip(pooled.rows, pooled.counts, strict=True):
-        g = ref_problems.logistic().grad(x, {k: v[rows[:count]] for k, v in pooled.data.items()})
+    for rows, count in zip(*pooled.batches(0), strict=True):
+        g = ref_problems.logistic().grad(x, {k: v[rows[:count]] for k, v in pooled.examples(0).items()})
         m = {k: 0.5 * g[k] + 0.5 * m[k] for k in x}
         x = {k: x[k] - ETA * m[k] for k in x}
     close(_simulate(algorithm).params, x)
@@ -146,7 +147,10 @@ def test_evaluates_when_due_and_at_the_end() -> None:
     run = _simulate(rounds=5, evaluate_every=2)
     measured = ~np.isnan(run.history["test_accuracy"])
     assert measured.tolist() == [False, True, False, True, True]
-    assert run.history["test_accuracy"][-1] == evaluate(PROBLEM, run.params, CLIENTS.test)["accuracy"]
+    assert (
+        run.history["test_accuracy"][-1]
+        == evaluate(fm.backends.local().start(PROBLEM, run.params), run.params, CLIENTS.test)["accuracy"]
+    )
 
 
 def test_metrics_are_written_line_by_line(tmp_path: Path) -> None:

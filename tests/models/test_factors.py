@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedmime.models as fm_models
+from fedmime.kernels.lazy import formed
 from models import plain
 
 IMAGE = (10, 9, 2)
@@ -39,7 +40,7 @@ def test_exact(name, dtype):
         mean = factors.mean_grad(kept_turned, turned, weights[rows])
         losses_y, difference = factors.grad_difference(y, batch, kept, weights, KEY)
         again, alone = factors.grad_difference(y, batch, None, weights, KEY)
-        return (losses, mean), (losses_y, difference), (again, alone)
+        return formed(((losses, mean), (losses_y, difference), (again, alone)))
 
     @plain.jit
     def directly(x, y):
@@ -63,7 +64,7 @@ def test_difference_at_x_itself_is_zero(name):
     @plain.jit
     def difference(x):
         kept = factors.record(x, batch, KEY)[1]
-        return factors.grad_difference(x, batch, kept, jnp.full(4, 0.25), KEY)[1]
+        return formed(factors.grad_difference(x, batch, kept, jnp.full(4, 0.25), KEY)[1])
 
     grads = difference(x)
     assert plain.distance(grads, jax.tree.map(np.zeros_like, grads)) < 1e-14

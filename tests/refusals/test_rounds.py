@@ -102,7 +102,7 @@ def _round(**changes):
 
 def _train_only() -> fm.Cohort:
     """Clients that train and of whom nobody can be asked for a gradient."""
-    return fm.Cohort(tuple(dataclasses.replace(m, probes=False) for m in COHORT.members), population=2)
+    return dataclasses.replace(COHORT, members=tuple(m._replace(probes=False) for m in COHORT.members))
 
 
 WIDE = {"dense0": {"w": np.zeros((5, 3)), "b": np.zeros(3)}}
@@ -118,7 +118,7 @@ ROUNDS = [
     wrong(_round(state=FEDAVG.init({"w": np.zeros(3)})), "params", "w", "params of another model"),
     wrong(_round(state=FEDAVG.init(WIDE)), "params", (5, 3), "params of another shape"),
     *(wrong(_round(cohort=v), "cohort", type(v).__name__, shown=type(v).__name__) for v in (None, [], TWO[0])),
-    wrong(_round(cohort=fm.Cohort((), 3)), "cohort", "empty", shown="no client"),
+    wrong(_round(cohort=dataclasses.replace(COHORT, members=())), "cohort", "empty", shown="no client"),
     wrong(
         _round(algorithm=MIME, state=MIME.init(PARAMS), cohort=_train_only()),
         "cohort",

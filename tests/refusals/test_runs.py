@@ -121,7 +121,7 @@ def test_problems_need_functions(case: Wrong) -> None:
 
 @each(
     wrong(lambda n=n, v=v: dataclasses.replace(m.from_functions(len, len), **{n: v}), n, v)
-    for n in ("chunk", "widths")
+    for n in ("chunk",)
     for v in (0, *NOT_COUNTS)
 )
 def test_problems_need_counts(case: Wrong) -> None:

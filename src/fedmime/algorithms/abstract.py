@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedmime.algorithms.algorithm import Algorithm, Batch, Carry, Server
+from fedmime.algorithms.algorithm import Algorithm, Batch, Carry, Message, Server
+from fedmime.errors import ConfigError
 from fedmime.vector import Vector, zeros
 
 
@@ -67,7 +68,7 @@ def _anchor_of(tree: Any, kinds: tuple[Any, ...]) -> Anchor:
         if not algorithm.local_steps:
             found.append(Anchor(len(points)))
             return
-        message = algorithm.broadcast(server, tuple(zeros(point) for point in points))
+        message = _broadcast(algorithm, server, tuple(zeros(point) for point in points))
         client = AbstractClient(algorithm.remember(server.x))
         algorithm.local(message, client)
         anchors = client.anchors
@@ -76,3 +77,12 @@ def _anchor_of(tree: Any, kinds: tuple[Any, ...]) -> Anchor:
 
     jax.eval_shape(one_round, *jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(*kind) for kind in kinds]))
     return found[0]
+
+
+def _broadcast(algorithm: Algorithm, server: Server, h: tuple[Vector, ...]) -> Message:
+    """The message to clients. An algorithm that does not wait for the mean gradients must do without them here."""
+    try:
+        return algorithm.broadcast(server, h if algorithm.waits else ())
+    except IndexError:
+        name = type(algorithm).__name__
+        raise ConfigError(f"{name}: broadcast looks at the mean gradients, so waits must be True, got False") from None

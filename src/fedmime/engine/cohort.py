@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
@@ -132,25 +132,28 @@ class Cohort:
             gradients[probes] = self.weights
         return updates / max(updates.sum(), 1e-300), gradients / max(gradients.sum(), 1e-300)
 
-    def pooled(self) -> Cohort:
-        """The same data and mini-batches in the hands of one client that takes all steps in order."""
-        if not self.training:
+    def pooled(self, without: Collection[int] = ()) -> Cohort:
+        """The data and mini-batches of all members, or of all but some places, in the hands of one client.
+
+        It takes all steps in order. Clients that are asked for gradients are still asked one by one.
+        """
+        places = [place for place in range(len(self.members)) if place not in without]
+        if not any(self.members[place].steps for place in places):
             raise DataError("the cohort has no client that trains; give at least one")
-        columns = [self.source.examples(place) for place in range(len(self.members))]
-        starts = _starts(len(first_column(each)) for each in columns)
-        data = {name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
-        parts = [
-            (self.source.batches(place), start)
-            for place, (member, start) in enumerate(zip(self.members, starts, strict=False))
-            if member.steps
-        ]
+        columns = {place: self.source.examples(place) for place in places}
+        starts = dict(zip(places, _starts(len(first_column(columns[p])) for p in places), strict=False))
+        data = {name: np.concatenate([columns[p][name] for p in places]) for name in columns[places[0]]}
+        parts = [(self.source.batches(place), starts[place]) for place in places if self.members[place].steps]
         rows = np.concatenate([pad_rows(batches.rows, self.batch_size) + start for batches, start in parts])
         counts = np.concatenate([batches.counts for batches, _ in parts])
         trainer = (Member(0, len(first_column(data)), len(counts), 0, probes=False), data, Batches(rows, counts))
-        probing = [
-            (m._replace(steps=0, before=0), columns[place], None) for place, m in enumerate(self.members) if m.probes
-        ]
-        return dataclasses.replace(given([trainer, *probing], self.population), gradient_weights=self.gradient_weights)
+        asked = [place for place in places if self.members[place].probes]
+        probing = [(self.members[place]._replace(steps=0, before=0), columns[place], None) for place in asked]
+        weights = self.gradient_weights
+        if weights is not None:
+            order = [place for place, m in enumerate(self.members) if m.probes]
+            weights = np.asarray([w for place, w in zip(order, weights, strict=True) if place in columns])
+        return dataclasses.replace(given([trainer, *probing], self.population), gradient_weights=weights)
 
     @classmethod
     def from_batches(

@@ -98,7 +98,8 @@ def play(
 
     `meanwhile` is called when all work is on its way to the devices, before their results are waited for.
     """
-    algorithm, server, cohort = work.algorithm, state.server, work.cohort
+    algorithm, cohort = work.algorithm, work.cohort
+    server = jax.device_put(state.server, jax.local_devices()[0])  # a no-op but for the first round
     backend.memory = _memory(algorithm, state)
     prime = work.round < algorithm.gradient_rounds
     trains = algorithm.local_steps and not prime

@@ -16,6 +16,8 @@ from fedmime.engine.backends.specification import Expected
 from fedmime.engine.cohort import Batches, Cohort, Columns, Member, given, with_starts
 from fedmime.engine.participation import RELIABLE, Participation
 from fedmime.engine.sampling import generator, mini_batches
+from fedmime.errors import DataError
+from fedmime.validation import not_finite
 
 
 class Clients(Protocol):
@@ -127,6 +129,10 @@ class Schedule:
             picked = random.integers(0, population.sizes[owner], k)
             parts.append({name: column[picked] for name, column in data.items()})
         data = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        if next(not_finite(data), None):
+            raise DataError(
+                "the pooled examples hold NaN or infinite numbers; `fedmime data verify` names their client"
+            )
         batches = Batches(*mini_batches(n, self.batch_size, self.epochs, self.steps, random))
         cohort = given([(Member(0, n, len(batches.counts), 0, probes=True), data, batches)], len(available))
         return dataclasses.replace(cohort, ids=("pooled",))

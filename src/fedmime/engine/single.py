@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import jax
 from fedmime.algorithms.algorithm import Algorithm, State
 from fedmime.engine.backends.backend import Problem
 from fedmime.engine.backends.specification import Choice, chosen
-from fedmime.engine.cohort import Cohort
+from fedmime.engine.cohort import ClientId, Cohort
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory
 from fedmime.engine.round import Info, play, work_of
@@ -62,13 +63,24 @@ def run_round(
         raise DataError("run_round: the cohort has no client that trains")
     if algorithm.split and not any(m.probes and not m.steps for m in cohort.members):
         raise DataError("run_round: split cohorts need clients that only send gradients; give them as full=[...]")
-    specification = chosen("run_round", backend, devices)
-    running = specification.start(problem, state.server.x.tree, intake=Intake(problem.check), drift=drift)
+    intake, refused = Intake(problem.check), ()
+    running = chosen("run_round", backend, devices).start(problem, state.server.x.tree, intake=intake, drift=drift)
     if algorithm.pooled:
-        cohort = cohort.pooled()
-    key = jax.random.key(0) if key is None else key
-    work = work_of(algorithm, state.server, state.round, cohort, key)
-    return play(running, work, state if memory is None else state._replace(memory=memory), drift=drift)
+        cohort, refused = _pooled(cohort, intake)
+    work = work_of(algorithm, state.server, state.round, cohort, jax.random.key(0) if key is None else key)
+    state, info = play(running, work, state if memory is None else state._replace(memory=memory), drift=drift)
+    return state, info._replace(refused=(*refused, *info.refused))
+
+
+def _pooled(cohort: Cohort, intake: Intake) -> tuple[Cohort, tuple[ClientId, ...]]:
+    """The sound examples of a cohort in the hands of one client, and the clients that were left out."""
+    bad = {
+        place
+        for place, m in enumerate(cohort.members)
+        if intake.refuses(m.client, cohort.client_id(m.client), functools.partial(cohort.source.examples, place))
+    }
+    refused = dict.fromkeys(cohort.client_id(cohort.members[place].client) for place in sorted(bad))
+    return cohort.pooled(without=bad), tuple(refused)
 
 
 def _server_structure(algorithm: Algorithm, x: Any) -> Any:

@@ -27,25 +27,22 @@ class PlainClient:
     kept = ()
     pick = -1
 
-    def __init__(self, land: Landscape, i: jax.Array, offset: jax.Array, steps: jax.Array, anchor: Any) -> None:
+    def __init__(self, land: Landscape, i: jax.Array, offset: jax.Array, steps: jax.Array) -> None:
         self.steps = steps
-        self._land, self._i, self._offset, self._anchor = land, i, offset, anchor
+        self._land, self._i, self._offset = land, i, offset
         self.error = jnp.zeros(())  # sum of ‖(y − y⁺)/η − ∇f(y)‖² over local steps
         self.drift = jnp.zeros(())  # sum of ‖y − x‖²
         self.eta: Any = 1.0
 
-    def grad(self, y: Vector, batch: Batch, control: float | jax.Array = 0.0) -> Vector:
+    def grad(self, y: Vector, batch: Batch) -> Vector:
         """See `fedmime.algorithms.algorithm.Client.grad`."""
-        land, i = self._land, self._i
+        land, i, x = self._land, self._i, y.tree
         zeta = land.noise[i, (self._offset + batch.index) % land.examples]
+        return Vector(land.hessians[i] @ x - land.linear[i] - zeta + land.bent(x))
 
-        def at(x: jax.Array) -> jax.Array:
-            return land.hessians[i] @ x - land.linear[i] - zeta + land.bent(x)
-
-        g = at(y.tree)
-        if isinstance(control, float) and control == 0.0:
-            return Vector(g)
-        return Vector(g - control * at(self._anchor.tree))
+    def grad_difference(self, y: Vector, x: Vector, batch: Batch) -> Vector:
+        """See `fedmime.algorithms.algorithm.Client.grad_difference`."""
+        return self.grad(y, batch) - self.grad(x, batch)
 
     def descend(self, step: Callable[[Carry, Batch], Carry], start: Carry) -> Carry:
         """See `fedmime.algorithms.algorithm.Client.descend`."""
@@ -79,10 +76,9 @@ def play(
         new = algorithm.server(server, h, Replies((), (), N, zero, zero, zero))
         return new, Seen(jnp.sum(land.mean_gradient(new.x.tree) ** 2), zero, zero)
     message = algorithm.broadcast(server, h)
-    anchor = algorithm.anchor(message)
 
     def local(i: jax.Array, offset: jax.Array) -> Any:
-        client = PlainClient(land, i, offset, steps, anchor)
+        client = PlainClient(land, i, offset, steps)
         client.eta = algorithm.eta
         send = algorithm.local(message, client).send
         return send, client.error / steps, client.drift / steps

@@ -25,13 +25,6 @@ typedef struct {
     const float *arrays[MOST_TERMS];
 } terms;
 
-/* Further outer products of the same sum: cotangents d [count, out] and pointers to their inputs, each [in]
-   anywhere in memory. */
-typedef struct {
-    int64_t count;
-    const float *d, *const *rows;
-} more_rows;
-
 /* Whether a side of the weights is shorter than a vector. Overlapping vectors are then impossible; packing pads
    instead. */
 static int narrow(int64_t out, int64_t in) { return out < LANES || in < LANES; }
@@ -44,7 +37,7 @@ static XLA_FFI_Error *multiplied(XLA_FFI_CallFrame *frame, Matrix a, Matrix b, i
 
 /* One tile of outer_sum, at row r0 and column c of the result `to` [out, in]:
 
-       to[r0 + r][c + j] = sum over k of a[k * out + r] * b[k * in + j] + more + terms
+       to[r0 + r][c + j] = sum over k of a[k * out + r] * b[k * in + j] + terms
 
    a, b   the cotangents from column r0 on and the inputs from column c on, both [depth, ...].
    fresh  LANES, or less for a vector that overlaps the one before it: then only the last `fresh` columns are stored,
@@ -53,12 +46,11 @@ static XLA_FFI_Error *multiplied(XLA_FFI_CallFrame *frame, Matrix a, Matrix b, i
    Terms are added in reverse order: small numbers are summed before they are added to a model's weights, the first
    term, which loses fewer bits. */
 INLINE void outer(int rows, int width, int64_t depth, const float *a, int64_t out, const float *b, int64_t in,
-                  const more_rows *more, const terms *plus, float *to, int64_t r0, int64_t c, int64_t fresh) {
+                  const terms *plus, float *to, int64_t r0, int64_t c, int64_t fresh) {
     int64_t place = r0 * in + c;
     vec sums[SUMS] = {};
-    product_of_rows(rows, width, depth, a, 1, out, b, in, NULL, plus->count ? to + place + width * LANES : NULL, in,
+    product_ahead(rows, width, depth, a, 1, out, b, in, plus->count ? to + place + width * LANES : NULL, in,
                     sums);
-    product_of_rows(rows, width, more->count, more->d + r0, 1, out, NULL, c, more->rows, NULL, 0, sums);
     for (int64_t t = plus->count; t--;) {
         vec scale = all(plus->scales[t]);
         const float *from = plus->arrays[t] + place;
@@ -74,11 +66,11 @@ INLINE void outer(int rows, int width, int64_t depth, const float *a, int64_t ou
 /* The tiles of outer_sum in rows r0, ..., r0 + rows - 1 and columns [c, end): first tiles of full width, then single
    vectors, then the vector that overlaps. c is a multiple of SPAN. */
 INLINE void outer_rows(int rows, int width, int64_t depth, const float *a, int64_t out, const float *b, int64_t in,
-                       const more_rows *more, const terms *plus, float *to, int64_t r0, int64_t c, int64_t end) {
+                       const terms *plus, float *to, int64_t r0, int64_t c, int64_t end) {
     for (; c + width * LANES <= end; c += width * LANES)
-        outer(rows, width, depth, a, out, b + c, in, more, plus, to, r0, c, LANES);
-    for (; c + LANES <= end; c += LANES) outer(rows, 1, depth, a, out, b + c, in, more, plus, to, r0, c, LANES);
-    if (c < end) outer(rows, 1, depth, a, out, b + in - LANES, in, more, plus, to, r0, in - LANES, in - c);
+        outer(rows, width, depth, a, out, b + c, in, plus, to, r0, c, LANES);
+    for (; c + LANES <= end; c += LANES) outer(rows, 1, depth, a, out, b + c, in, plus, to, r0, c, LANES);
+    if (c < end) outer(rows, 1, depth, a, out, b + in - LANES, in, plus, to, r0, in - LANES, in - c);
 }
 
 /* Whether this pass over the weights runs from the last row to the first. Large weights and their momentum together
@@ -95,8 +87,8 @@ static int turns(int64_t size, int64_t terms) {
    each [out, in]. The first term may share its memory with the result. Terms with scale zero are not read, and
    arguments after the terms are ignored.
 
-   Columns are divided into blocks whose inputs, (n + more) rows, fit into the first-level cache (CACHED). */
-static void outer_sum(XLA_FFI_CallFrame *frame, int first, int64_t n, const more_rows *more) {
+   Columns are divided into blocks whose inputs, n rows, fit into the first-level cache (CACHED). */
+static void outer_sum(XLA_FFI_CallFrame *frame, int first, int64_t n) {
     const float *d = argument(frame, first)->data, *a = argument(frame, first + 1)->data;
     float *to = result(frame, 0)->data;
     int64_t out = result(frame, 0)->dims[0], in = result(frame, 0)->dims[1];
@@ -109,14 +101,14 @@ static void outer_sum(XLA_FFI_CallFrame *frame, int first, int64_t n, const more
             plus.arrays[plus.count++] = argument(frame, first + 3 + t)->data;
         }
     }
-    int64_t blocks = (n + more->count) * in / CACHED + 1;
+    int64_t blocks = n * in / CACHED + 1;
     int64_t block = (in + blocks * SPAN - 1) / (blocks * SPAN) * SPAN;
     int back = turns(out * in, plus.count);
     for (int64_t c = 0; c < in; c += block)
         for (int64_t done = 0; done < out;) {
             int rows = next_rows(out - done, WIDEST);
             int64_t r = back ? out - done - rows : done;
-            ROWS(outer_rows, rows, WIDEST, n, d + r, out, a, in, more, &plus, to, r, c, c + block < in ? c + block : in)
+            ROWS(outer_rows, rows, WIDEST, n, d + r, out, a, in, &plus, to, r, c, c + block < in ? c + block : in)
             done += rows;
         }
 }
@@ -129,8 +121,7 @@ XLA_FFI_Error *fedmime_outer_sum(XLA_FFI_CallFrame *frame) {
     int64_t n = d->dims[0], out = to->dims[0], in = to->dims[1];
     if ((n > MOST || narrow(out, in)) && frame->args.size == 2)
         return multiplied(frame, (Matrix){d->data, 1, out}, (Matrix){a->data, in, 1}, out, n, in);
-    more_rows none = {0};
-    outer_sum(frame, 0, n, &none);
+    outer_sum(frame, 0, n);
     return NULL;
 }
 

@@ -23,6 +23,5 @@ int multiply(Matrix a, Matrix b, int64_t rows, int64_t depth, int64_t columns, f
    products        z [n, in] = d w for cotangents d [n, out], added to z if `more` is set; in >= LANES. */
 void inner_products(const float *x, int64_t n, int64_t in, const float *w, int64_t out, float *z);
 void products(const float *d, int64_t n, int64_t out, const float *w, int64_t in, int more, float *z);
-void panel_products(const float *x, int64_t n, int64_t in, const float *panels, int64_t out, float *z);
 
 #pragma GCC visibility pop

@@ -110,18 +110,16 @@ INLINE void store_last(float *p, vec v, int64_t n) { memcpy(p + LANES - n, (floa
 
    rows, width  size of the tile; constants at every call, so that the loops unroll and the sums stay in registers
    a            left operand; a_row and a_step are the strides of its rows and of the depth
-   b, b_step    right operand: row k of B begins at b + k * b_step, if `places` is NULL
-   places       otherwise row k of B begins at places[k] + b_step: the rows lie anywhere in memory
+   b, b_step    right operand: row k of B begins at b + k * b_step
    ahead        NULL, or the address of the tile that is written next, with rows `stride` numbers apart; it is
                 prefetched for writing, one row per step of the depth, as all at once would delay this tile's loads */
-INLINE void product_of_rows(int rows, int width, int64_t depth, const float *a, int64_t a_row, int64_t a_step,
-                            const float *b, int64_t b_step, const float *const *places, const float *ahead,
-                            int64_t stride, vec *sums) {
+INLINE void product_ahead(int rows, int width, int64_t depth, const float *a, int64_t a_row, int64_t a_step,
+                          const float *b, int64_t b_step, const float *ahead, int64_t stride, vec *sums) {
     vec s[SUMS];
     UNROLL for (int i = 0; i < rows * width; i++) s[i] = sums[i];
     for (int64_t k = 0; k < depth; k++) {
         vec right[SUMS];
-        const float *row = places ? places[k] + b_step : b + k * b_step;
+        const float *row = b + k * b_step;
         UNROLL for (int v = 0; v < width; v++) right[v] = held(load(row + v * LANES));
         if (ahead && k < rows)
             UNROLL for (int v = 0; v < width; v++) __builtin_prefetch(ahead + k * stride + v * LANES, 1);
@@ -133,10 +131,10 @@ INLINE void product_of_rows(int rows, int width, int64_t depth, const float *a, 
     UNROLL for (int i = 0; i < rows * width; i++) sums[i] = s[i];
 }
 
-/* The usual case of product_of_rows: the rows of the right operand are b_step apart, and nothing is prefetched. */
+/* The same without prefetching. */
 INLINE void product(int rows, int width, int64_t depth, const float *a, int64_t a_row, int64_t a_step, const float *b,
                     int64_t b_step, vec *sums) {
-    product_of_rows(rows, width, depth, a, a_row, a_step, b, b_step, NULL, NULL, 0, sums);
+    product_ahead(rows, width, depth, a, a_row, a_step, b, b_step, NULL, 0, sums);
 }
 
 /* Write the sums of a tile to rows that are `stride` numbers apart. */
@@ -199,13 +197,6 @@ INLINE vec sigmoid(vec x) { return 0.5f + 0.5f * vtanh(0.5f * x); }
 /* The i-th argument and the i-th result of a call from XLA. Buffers are dense and row-major. */
 INLINE XLA_FFI_Buffer *argument(XLA_FFI_CallFrame *frame, int i) { return frame->args.args[i]; }
 INLINE XLA_FFI_Buffer *result(XLA_FFI_CallFrame *frame, int i) { return frame->rets.rets[i]; }
-/* The number of elements of a buffer: the product of its dimensions. */
-INLINE int64_t elements(const XLA_FFI_Buffer *buffer) {
-    int64_t n = 1;
-    for (int64_t i = 0; i < buffer->rank; i++) n *= buffer->dims[i];
-    return n;
-}
-
 /* Answer XLA's question for the interface version that a kernel was built for. XLA asks it once, by a call with a
    metadata extension and without buffers. Returns 1 for such a call, which the kernel must then end at once. */
 INLINE int asks_version(XLA_FFI_CallFrame *frame) {

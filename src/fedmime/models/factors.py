@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedmime.kernels.sums import outer
+from fedmime.kernels.lazy import outer
 from fedmime.models.classification import loss_and_cotangent
 from fedmime.models.layers import dense, passed_on
 from fedmime.models.problem import Batch, Factors, Params
@@ -103,7 +103,7 @@ def dense_grads(a: jax.Array, factors: DenseFactors, weights: jax.Array, *below:
 def layer_grad(d: jax.Array, a: jax.Array, below: tuple[jax.Array, ...] = ()) -> Layer:
     """The gradient of a dense layer from its weighted cotangents [examples, out] and its inputs [examples, in].
 
-    `below`: cotangents of the input, which were computed with the layer's weights; see `kernels.sums.Sum`.
+    `below`: cotangents of the input, which were computed with the layer's weights; see `kernels.lazy.Sum`.
     """
     return {"w": outer(d, a, below), "b": d.sum(0)}
 

@@ -21,7 +21,7 @@ from fedmime.engine.backends.local.gradients import (
 )
 from fedmime.engine.backends.local.layout import Trainee
 from fedmime.errors import ConfigError
-from fedmime.kernels.sums import formed, lazy
+from fedmime.kernels.lazy import formed, lazy
 from fedmime.vector import Vector, squared_distance, zeros
 
 

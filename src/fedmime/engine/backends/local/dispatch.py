@@ -189,7 +189,7 @@ class LocalBackend:
             groups,
             None,
             refused,
-            float(work.gradients[places].sum()),
+            float(work.gradients[np.asarray(places, int)].sum()),
             len(places),
             any(cohort.members[place].steps for place in places),
             self._options(work, random, len(groups)),

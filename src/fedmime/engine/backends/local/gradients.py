@@ -23,7 +23,7 @@ from jax import lax
 from fedmime.engine.backends.backend import PROBE_STREAM, Problem
 from fedmime.engine.backends.local.layout import Chunk, Tables, Trainee
 from fedmime.kernels import ops
-from fedmime.kernels.sums import formed, lazy
+from fedmime.kernels.lazy import LazyVector, formed, lazy
 from fedmime.vector import Vector, zeros
 
 T = TypeVar("T")
@@ -100,11 +100,11 @@ def loss_and_grad(problem: Problem, y: Vector, examples: Examples) -> tuple[jax.
     A problem with factors has back-propagation by hand, which is faster than autodiff for the plain gradient, too.
     """
     if problem.factors is None:
-        loss, grad = jax.value_and_grad(_weighted_loss, argnums=1)(problem, formed(y.tree), examples)
+        loss, grad = jax.value_and_grad(_weighted_loss, argnums=1)(problem, y.tree, examples)
         return loss, Vector(grad)
     fields, weights, key = examples.fields, examples.weights, examples.key
-    losses, grad = problem.factors.grad_difference(formed(y.tree), fields, None, weights, key)
-    return _weighted(losses, examples), Vector(grad)
+    losses, grad = problem.factors.grad_difference(y.tree, fields, None, weights, key)
+    return _weighted(losses, examples), LazyVector(grad)
 
 
 def _weighted_loss(problem: Problem, params: Any, examples: Examples) -> jax.Array:
@@ -129,8 +129,8 @@ def loss_and_difference(
     assert problem.factors is not None
     factors = jax.tree.map(lambda leaf: ops.take(leaf, examples.rows), at_anchor.tables)
     fields, weights, key = examples.fields, examples.weights, examples.key
-    losses, grad = problem.factors.grad_difference(formed(y.tree), fields, factors, weights, key)
-    return _weighted(losses, examples), Vector(grad)
+    losses, grad = problem.factors.grad_difference(y.tree, fields, factors, weights, key)
+    return _weighted(losses, examples), LazyVector(grad)
 
 
 def loss_at_anchor(examples: Examples, at_anchor: AtAnchor) -> jax.Array:
@@ -161,7 +161,7 @@ def full_gradient_with_factors(lane: Lane, point: Vector) -> tuple[Vector, AtAnc
     def add(i: jax.Array, carry: tuple[Vector, Any]) -> tuple[Vector, Any]:
         total, kept = carry
         examples, losses, factors = record(i)
-        total = formed(lazy(total) + Vector(rules.mean_grad(factors, examples.fields, examples.weights)))
+        total = formed(lazy(total) + LazyVector(rules.mean_grad(factors, examples.fields, examples.weights)))
         # The padding of a chunk overwrites the first rows of the next one, whose turn comes later.
         start = examples.rows[0]
         return total, jax.tree.map(
@@ -192,7 +192,7 @@ def full_gradient_by_steps(lane: Lane, point: Vector, *, keep: bool) -> tuple[Ve
             loss, grad = loss_and_grad(lane.problem, point, examples)
             share = jnp.asarray(tables.weights)[examples.rows[0]] * tables.counts[examples.step]  # w_j · count / n_j
             if keep:
-                new = (loss.astype(dtype), formed(grad.tree))
+                new = (loss.astype(dtype), grad.tree)
                 kept = jax.tree.map(lambda table, row: table.at[examples.step].set(row), kept, new)
             return formed(lazy(total) + share * grad), kept
 

@@ -83,7 +83,7 @@ def gradients(
     return _on_devices(options, in_lane, tables, (), points, pool, key)
 
 
-@functools.partial(jax.jit, static_argnames=("problem", "options"), donate_argnames=("at_anchor",))
+@functools.partial(jax.jit, static_argnames=("problem", "options"))
 def training(
     problem: Problem,
     algorithm: Algorithm,

@@ -1,0 +1,151 @@
+"""Sums of arrays and an outer product that are computed in one pass over memory.
+
+The gradient of a dense layer's weights is an outer product dᵀa of few rows, and a local step only adds it to other
+arrays of the same shape: y − η (c + dᵀa). A `Sum` holds the terms of such an expression until its value is needed; a
+kernel then reads every term once and writes the result in the place of the first, so the gradient itself is never
+stored. `LazyVector` brings this to algorithms: it is a `Vector` in every respect, and its arithmetic is deferred. Both
+exist only while the compiled loops are traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedmime.kernels import ops
+from fedmime.vector import Scalar, Vector
+
+Term = tuple[Any, jax.Array]  # a scalar and the array that it multiplies
+
+
+class Sum:
+    """Σ sᵢ·tᵢ + dᵀa, entry by entry. Sums and multiples of it are sums again; other operations form it.
+
+    Args:
+        terms: scalars sᵢ and arrays tᵢ [out, in].
+        outer: d [n, out] and a [n, in]; None if the sum has no outer product.
+        after: arrays that were computed from the first term, so that it may be overwritten once they are known.
+            Naming them spares XLA a copy of that term.
+    """
+
+    def __init__(
+        self,
+        terms: Sequence[Term],
+        outer: tuple[jax.Array, jax.Array] | None = None,
+        after: tuple[jax.Array, ...] = (),
+    ) -> None:
+        self._terms, self._outer, self._after = list(terms), outer, after
+        self.dtype = terms[0][1].dtype if outer is None else outer[0].dtype
+
+    def formed(self) -> jax.Array:
+        """The value [out, in]."""
+        if self._outer is None:
+            return ops.weighted_sum(self._terms)
+        return ops.add_outer(*self._outer, self._terms, self._after)
+
+    def __add__(self, other: Any) -> Any:
+        if not isinstance(other, Sum):
+            if not jnp.ndim(other):
+                return self.formed() + other
+            other = Sum([(1.0, other)])
+        outer = self._outer or other._outer
+        if self._outer is not None and other._outer is not None:  # one product over the rows of both
+            d, a = (jnp.concatenate(pair) for pair in zip(self._outer, other._outer, strict=True))
+            outer = (d, a)
+        return Sum([*self._terms, *other._terms], outer, (*self._after, *other._after))
+
+    def __mul__(self, other: Any) -> Any:
+        if isinstance(other, Sum) or jnp.ndim(other):
+            return self.formed() * _formed(other)
+        outer = None if self._outer is None else (self._outer[0] * jnp.asarray(other, self.dtype), self._outer[1])
+        return Sum([(scale * other, array) for scale, array in self._terms], outer, self._after)
+
+    def __neg__(self) -> Any:
+        return self * -1.0
+
+    def __sub__(self, other: Any) -> Any:
+        return self + -other
+
+    def __rsub__(self, other: Any) -> Any:
+        return -self + other
+
+    def __truediv__(self, other: Any) -> Any:
+        return self.formed() / _formed(other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return other / self.formed()
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+
+def _formed(leaf: Any) -> Any:
+    return leaf.formed() if isinstance(leaf, Sum) else leaf
+
+
+@jax.tree_util.register_pytree_node_class
+class LazyVector(Vector):
+    """A vector whose leaves may be sums that are not computed yet; `tree` computes them."""
+
+    __slots__ = ("_leaves",)
+
+    def __init__(self, tree: Any) -> None:
+        self._leaves = tree
+
+    @property
+    def tree(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The plain pytree of arrays."""
+        return formed(self._leaves)
+
+    def tree_flatten(self) -> tuple[tuple[Any], None]:
+        return (self.tree,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: tuple[Any]) -> Vector:
+        return Vector(children[0])
+
+    def _combine(self, function: Callable[[Any, Any], Any], other: Vector | Scalar) -> Vector:
+        if isinstance(other, Vector):
+            leaves = other._leaves if isinstance(other, LazyVector) else other.tree
+            return LazyVector(jax.tree.map(function, self._leaves, leaves))
+        return LazyVector(jax.tree.map(lambda leaf: function(leaf, jnp.asarray(other, leaf.dtype)), self._leaves))
+
+    # Python asks a subclass first where it defines the reflected operation itself: plain + lazy is lazy, too.
+    def __radd__(self, other: Any) -> Vector:
+        return self._combine(lambda a, b: a + b, other)
+
+    def __rmul__(self, other: Any) -> Vector:
+        return self._combine(lambda a, b: a * b, other)
+
+    def __rsub__(self, other: Any) -> Vector:
+        return self._combine(lambda a, b: b - a, other)
+
+    def __rtruediv__(self, other: Any) -> Vector:
+        return self._combine(lambda a, b: b / a, other)
+
+    def __neg__(self) -> Vector:
+        return LazyVector(jax.tree.map(lambda leaf: -leaf, self._leaves))
+
+
+def outer(d: jax.Array, a: jax.Array, after: tuple[jax.Array, ...] = ()) -> Any:
+    """dᵀa for d [n, out], a [n, in]: as a `Sum` where a kernel can add it to other arrays, else as an array."""
+    return Sum([], (d, a), after) if ops.adds_outer(d, a) else ops.outer_sum(d, a)
+
+
+def lazy(carry: Any) -> Any:
+    """A pytree whose vectors are lazy: what is added to a matrix is computed together with it."""
+
+    def vector(node: Any) -> Any:
+        if not isinstance(node, Vector):
+            return node
+        return LazyVector(jax.tree.map(lambda leaf: Sum([(1.0, leaf)]) if ops.summable(leaf) else leaf, node.tree))
+
+    return jax.tree.map(vector, carry, is_leaf=lambda node: isinstance(node, Vector))
+
+
+def formed(tree: Any) -> Any:
+    """A pytree of arrays, its vectors plain ones."""
+    return jax.tree.map(_formed, tree, is_leaf=lambda node: isinstance(node, Sum))
