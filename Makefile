@@ -39,7 +39,7 @@ browser:
 SHARED := --numprocesses 2 --dist worksteal
 test: install lint browser
 	$(BIN)/python -m pytest --quiet $(SHARED)
-	XLA_FLAGS= FEDMIME_NATIVE=0 $(BIN)/python -m pytest --quiet $(SHARED) tests/engine/test_exactness.py -k "plain_loop and not factors and (mlp-fedavg or mlp-mime_mvr or cnn-fedavg)"
+	XLA_FLAGS= FEDMIME_NATIVE=0 $(BIN)/python -m pytest --quiet $(SHARED) tests/engine/backends/test_reference.py -k "models_and and (mlp-fedavg or mlp-mime_mvr or cnn-fedavg)"
 
 lint: install
 	$(BIN)/ruff check .

@@ -24,7 +24,6 @@ import numpy as np
 from fedmime.algorithms import fedavg
 from fedmime.data import Population, from_store, tokens
 from fedmime.data.population import describe
-from fedmime.engine.plan import Layout, make_plan
 from fedmime.engine.schedule import Schedule
 from fedmime.randomness import generator
 
@@ -64,11 +63,11 @@ def measure(directory: Path, clients: int = CLIENTS, examples: int = EXAMPLES) -
     result["first_open_ms"] = 1000 * timed(lambda: from_store(path))[0]
     result["open_ms"] = 1000 * median(timed(lambda: from_store(path))[0] for _ in range(20))
     opened = from_store(path)
-    schedule, layout = Schedule(COHORT, 10, 1, None, 1, "examples"), Layout(2, 256)
+    schedule = Schedule(COHORT, 10, 1, None, 1, "examples")
 
     def assemble(population: Population, t: int) -> object:
         cohort = schedule.cohort(fedavg(0.1), population, t)
-        return make_plan(cohort, cohort.members, layout, split=False, by_client=False)
+        return [(cohort.source.examples(place), cohort.source.batches(place)) for place in range(COHORT)]
 
     cohorts = range(30)
     result["cohort_first_ms"] = 1000 * median(timed(lambda c=c: assemble(opened, c))[0] for c in cohorts)

@@ -54,7 +54,7 @@ def test_it_is_the_step_of_two_gradients(name, kind, monkeypatch) -> None:
     algorithm, problem = ALGORITHMS[name], PROBLEMS[kind]
     ours, infos = _rounds(algorithm, problem)
     chosen = LocalBackend._options
-    monkeypatch.setattr(LocalBackend, "_options", lambda *given: chosen(*given)._replace(keep=None))
+    monkeypatch.setattr(LocalBackend, "_options", lambda *given: chosen(*given)._replace(at_anchor=None))
     twice, plain = _rounds(algorithm, problem)
     for one, other in zip(jax.tree.leaves(ours.server), jax.tree.leaves(twice.server), strict=True):
         close = 1e-12 if one.dtype == np.float64 else 1e-5

@@ -9,6 +9,7 @@ import pytest
 
 import fedmime as fm
 from engine.setting import a, close, o, roomy, same
+from fedmime.engine.cohort import Batches, given
 from fedmime.vector import norm
 
 DIM, ETA, STEPS = 5, 0.1, 4
@@ -64,9 +65,17 @@ def _walk(path: str) -> fm.Cohort:
     steps, options = PATHS[path]
     rows = (np.arange(2 * steps).reshape(steps, 2) % (2 * STEPS)).astype(np.int32)
     counts = np.full(steps, 2, np.int32)
-    drawn = _cohort([0, 1, 2], **options).members
-    members = tuple(dataclasses.replace(m, rows=rows, counts=counts) if m.steps else m for m in drawn)
-    return fm.Cohort(members, 10, np.array([1.0, 0, 0]), np.ones(3), explicit=True)
+    drawn = _cohort([0, 1, 2], **options)
+    entries = [
+        (
+            m._replace(steps=steps) if m.steps else m,
+            drawn.source.examples(i),
+            Batches(rows, counts) if m.steps else None,
+        )
+        for i, m in enumerate(drawn.members)
+    ]
+    weights = {"weights": np.array([1.0, 0, 0]), "gradient_weights": np.ones(3)}
+    return dataclasses.replace(given(entries, 10), **weights, explicit=True)
 
 
 @pytest.mark.parametrize("path", PATHS)

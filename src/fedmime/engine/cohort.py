@@ -122,7 +122,8 @@ class Cohort:
             int(self.source.batches(place).counts.sum()) if split and self.explicit and m.steps else m.size
             for place, m in enumerate(self.members)
         ]
-        trains, probes = np.array([m.steps > 0 for m in self.members]), np.array([m.probes for m in self.members])
+        trains = np.array([m.steps > 0 for m in self.members], bool)
+        probes = np.array([m.probes for m in self.members], bool)
         updates, gradients = np.zeros(len(sizes)), np.zeros(len(sizes))
         updates[trains] = np.asarray(sizes)[trains] if self.weights is None else self.weights
         gradients[probes] = np.array([m.size for m in self.probing], float)

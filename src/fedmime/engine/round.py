@@ -201,7 +201,7 @@ def _server_step(
     dtype = jax.tree.leaves(server.x)[0].dtype
     zero, nan = jnp.zeros((), dtype), jnp.full((), jnp.nan, dtype)
     replies = Replies((), (), jnp.asarray(population, dtype), zero, zero, coin)
-    deviation, accepted, loss, drift = None, jnp.asarray(True), nan, nan
+    deviation, accepted, loss, drift = None, jnp.asarray(True), zero, zero
     if totals is not None:
         sums = Figures(*totals.figures.astype(dtype))
         mean = jax.tree.map(lambda leaf: leaf / sums.weight.astype(leaf.dtype), totals.send)

@@ -130,9 +130,8 @@ class Schedule:
             parts.append({name: column[picked] for name, column in data.items()})
         data = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         if next(not_finite(data), None):
-            raise DataError(
-                "the pooled examples hold NaN or infinite numbers; `fedmime data verify` names their client"
-            )
+            words = "the pooled examples hold NaN or infinite numbers"
+            raise DataError(f"{words}; `fedmime data verify` names their client")
         batches = Batches(*mini_batches(n, self.batch_size, self.epochs, self.steps, random))
         cohort = given([(Member(0, n, len(batches.counts), 0, probes=True), data, batches)], len(available))
         return dataclasses.replace(cohort, ids=("pooled",))
