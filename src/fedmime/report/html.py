@@ -95,7 +95,7 @@ def page(
 
 def render(title: str, sections: Sequence[Section], looks: Mapping[str, dict[str, Any]], **parts: Any) -> str:
     """A page of sections; `parts` are what the template shows before and after them, `looks` the lines of labels."""
-    none = {"about": "", "sentence": "", "target": None, "chosen": False, "differing": {}, "shared": {}}
+    none = {"about": "", "warning": "", "sentence": "", "target": None, "chosen": False, "differing": {}, "shared": {}}
     empty = dict.fromkeys(("head", "headline", "problems", "pictures", "provenance", "commands"), ())
     return _template().render(
         title=title,
