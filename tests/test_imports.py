@@ -20,7 +20,18 @@ LAYERS = [
     {"backends", "engine", "data", "models", "theory"},
     {"aggregation", "algorithms"},
     {"optimizers"},
-    {"vector", "numbers", "randomness", "kernels", "devices", "files", "yaml_file", "errors", "validation"},
+    {
+        "vector",
+        "numbers",
+        "randomness",
+        "kernels",
+        "compilation",
+        "devices",
+        "files",
+        "yaml_file",
+        "errors",
+        "validation",
+    },
 ]
 WITHIN = {  # who may import whom in the same layer
     ("cli", "deploy"),
@@ -30,6 +41,7 @@ WITHIN = {  # who may import whom in the same layer
     ("aggregation", "algorithms"),
     ("numbers", "errors"),
     ("kernels", "files"),
+    ("compilation", "files"),
     ("kernels", "vector"),
     ("backends", "engine"),
     ("randomness", "errors"),

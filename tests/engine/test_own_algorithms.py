@@ -13,6 +13,7 @@ import fedmime as fm
 from engine.setting import PROBLEM, close, columns, model
 from fedmime import backends
 from fedmime.algorithms import Algorithm, Client, Replies, Reply
+from fedmime.algorithms.abstract import anchor_of
 from fedmime.engine.round import play, work_of
 from fedmime.numbers import POSITIVE, Value, checked, number, recipe, static
 from fedmime.vector import Vector, zeros
@@ -106,7 +107,7 @@ def test_what_is_drawn_has_to_be_asked_for() -> None:
 def test_a_reply_without_bounds_is_refused_even_where_the_bound_is_infinite() -> None:
     algorithm = fm.algorithms.fedavg(ETA)
     state = algorithm.init(model())
-    work = work_of(algorithm, state.server, 0, _cohort(1), jax.random.key(0))
+    work = work_of(algorithm, anchor_of(algorithm, state.server), 0, _cohort(1), jax.random.key(0))
     _, info = play(backends.local().start(PROBLEM, model()), work, state, largest=float("inf"))
     assert info.refused == (1,)
     assert not info.abandoned

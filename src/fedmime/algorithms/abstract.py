@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from fedmime.algorithms.algorithm import Algorithm, Batch, Carry, Message, Server
 from fedmime.errors import ConfigError
+from fedmime.numbers import at_round
 from fedmime.vector import Vector, zeros
 
 
@@ -55,7 +56,7 @@ class Anchor(NamedTuple):
 
 def anchor_of(algorithm: Algorithm, server: Server) -> Anchor:
     """Find the anchor by evaluating one round on shapes; the answer is cached for each structure of the server."""
-    leaves, tree = jax.tree.flatten((algorithm, server))
+    leaves, tree = jax.tree.flatten((at_round(algorithm, 0), server))  # schedules change no shapes
     return _anchor_of(tree, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
 
 

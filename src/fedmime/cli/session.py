@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
-
-from fedmime.files import private_directory, user_cache
 
 
 class _Told(logging.Handler):
@@ -21,16 +18,8 @@ _TOLD = _Told(logging.WARNING)
 
 def start() -> None:
     """Show warnings, and use the cache of compiled programs unless the environment says otherwise."""
-    import jax
+    from fedmime.compilation import keep_programs
 
     logging.getLogger("absl").setLevel(logging.ERROR)
     logging.root.addHandler(_TOLD)  # a second time changes nothing; without one, absl would add its own
-    if os.environ.get("JAX_COMPILATION_CACHE_DIR") or os.environ.get("FEDMIME_NO_COMPILATION_CACHE"):
-        return
-    try:
-        programs = private_directory(user_cache() / "programs")  # JAX runs what it finds there
-    except OSError as error:
-        logging.getLogger("fedmime").warning("compiled programs are not kept: %s", error)
-        return
-    jax.config.update("jax_compilation_cache_dir", str(programs))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    keep_programs()

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedmime.algorithms.abstract import Anchor, anchor_of
+from fedmime.algorithms.abstract import Anchor
 from fedmime.algorithms.algorithm import Algorithm, Replies, Server, State
 from fedmime.engine.backends.backend import Answer, Backend, Figures, Totals, Work
 from fedmime.engine.cohort import ClientId, Cohort
@@ -66,15 +66,20 @@ class Report(NamedTuple):
 _NOTHING = Report(False, math.nan, math.nan, math.nan, math.nan, 0.0)  # of a round that was not played
 
 
-def work_of(algorithm: Algorithm, server: Server, round_number: int, cohort: Cohort, key: jax.Array) -> Work:
-    """The clients' work in a round. Of the server only the shapes matter, so it can be made before the round begins."""
+def work_of(algorithm: Algorithm, anchor: Anchor, round_number: int, cohort: Cohort, key: jax.Array) -> Work:
+    """The clients' work in a round. It needs no state, so it can be made before the round begins.
+
+    Args:
+        anchor: how local steps use gradient differences, `anchor_of(algorithm, server)`.
+        key: the run's; each round and client folds its own numbers in.
+    """
     recipe = at_round(algorithm, round_number)
     updates, gradients = cohort.shares(algorithm.split)
     key = _fold_in(key, round_number)
     pick = int(_draws(key)[0] * max(cohort.steps, 1)) if algorithm.draws else -1
     prime = round_number < algorithm.gradient_rounds
-    anchor = Anchor() if prime else anchor_of(recipe, server)
-    return Work(recipe, round_number, cohort, updates, gradients, key, pick, prime or anchor.points > 0, anchor)
+    asks = prime or anchor.points > 0
+    return Work(recipe, round_number, cohort, updates, gradients, key, pick, asks, Anchor() if prime else anchor)
 
 
 _fold_in = jax.jit(jax.random.fold_in)

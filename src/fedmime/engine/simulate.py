@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from fedmime.aggregation import communication
+from fedmime.algorithms.abstract import anchor_of
 from fedmime.algorithms.algorithm import Algorithm, State, params
 from fedmime.engine import identity, record
 from fedmime.engine.backends.backend import Problem, Work
@@ -132,8 +133,10 @@ def simulate(
     specification = chosen("simulate", backend, devices)
     running = specification.start(problem, params(state), intake=intake, drift=drift, expected=expected)
 
+    anchor = anchor_of(algorithm, state.server)
+
     def work(t: int) -> Work:
-        return work_of(algorithm, state.server, t, schedule.cohort(algorithm, population, t), key)
+        return work_of(algorithm, anchor, t, schedule.cohort(algorithm, population, t), key)
 
     facts = {} if run_dir is None else identity.facts(algorithm, problem, population, schedule, state, initial)
     facts |= {"watch": identity.describe(watch), "gate": identity.describe(gate), "drift": drift}

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from fedmime.algorithms.abstract import anchor_of
 from fedmime.algorithms.algorithm import Algorithm, State
 from fedmime.engine.backends.backend import Problem
 from fedmime.engine.backends.specification import Choice, chosen
@@ -67,7 +68,8 @@ def run_round(
     running = chosen("run_round", backend, devices).start(problem, state.server.x.tree, intake=intake, drift=drift)
     if algorithm.pooled:
         cohort, refused = _pooled(cohort, intake)
-    work = work_of(algorithm, state.server, state.round, cohort, jax.random.key(0) if key is None else key)
+    anchor, key = anchor_of(algorithm, state.server), jax.random.key(0) if key is None else key
+    work = work_of(algorithm, anchor, state.round, cohort, key)
     state, info = play(running, work, state if memory is None else state._replace(memory=memory), drift=drift)
     return state, info._replace(refused=(*refused, *info.refused))
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from fedmime import backends
+from fedmime.algorithms.abstract import anchor_of
 from fedmime.algorithms.algorithm import params
 from fedmime.engine import Gate, Info, Participation, identity
 from fedmime.engine.backends.backend import Work
@@ -65,7 +66,7 @@ class Lockstep:
             intake=intake,
             expected=None if first.algorithm.pooled else self._schedule.expected(self._population, rounds),
         )
-        self._server = first.algorithm.init(model).server
+        self._anchor = anchor_of(first.algorithm, first.algorithm.init(model).server)
         data = identity.data(self._population)
         self.trials = [Trial(point, _name(each.setting, data)) for each, point in zip(prepared, values, strict=True)]
         for trial, algorithm in zip(self.trials, self._algorithms, strict=True):
@@ -117,7 +118,7 @@ class Lockstep:
 
     def _work(self, t: int) -> Work:
         algorithm = self._algorithms[0]
-        return work_of(algorithm, self._server, t, self._schedule.cohort(algorithm, self._population, t), self._key)
+        return work_of(algorithm, self._anchor, t, self._schedule.cohort(algorithm, self._population, t), self._key)
 
     def _save(self, trials: Iterable[Trial]) -> None:
         for trial in trials:

@@ -29,6 +29,7 @@ from fedmime.engine.backends.backend import (
 )
 from fedmime.engine.backends.randomized import draws_random_numbers
 from fedmime.engine.cohort import ClientId, Columns, first_column
+from fedmime.engine.contract import check_metrics
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory
 from fedmime.errors import ClientFailed, ConfigError, FedmimeError
@@ -74,6 +75,7 @@ class ReferenceBackend:
 
     def metrics(self, params: Any, batch: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """See `Backend.metrics`."""
+        check_metrics(self.problem, params, batch)
         return jax.device_get(self.problem.metrics(params, {name: jnp.asarray(a) for name, a in batch.items()}))
 
     def _admits(self, work: Work, place: int) -> bool:

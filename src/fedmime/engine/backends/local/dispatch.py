@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedmime.algorithms.algorithm import Message
+from fedmime.compilation import keep_programs
 from fedmime.engine.backends.backend import EXPLODED, Answer, Problem, Work, covers_itself, follows_steps
 from fedmime.engine.backends.local import programs
 from fedmime.engine.backends.local.devices import REPLICATED, SHARDED, add_parts, lanes, mesh, replicate, shard
@@ -21,6 +22,7 @@ from fedmime.engine.backends.local.pool import Pool
 from fedmime.engine.backends.randomized import draws_random_numbers
 from fedmime.engine.backends.specification import Expected
 from fedmime.engine.cohort import Cohort, Columns, first_column
+from fedmime.engine.contract import check_metrics
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory
 from fedmime.vector import Vector, nbytes
@@ -82,6 +84,7 @@ class LocalBackend:
         layout: Layout | None = None,
         expected: Expected | None = None,
     ) -> None:
+        keep_programs()
         self.memory: ClientMemory | None = None
         self.problem, self._model, self._intake, self._drift = problem, model, intake, drift
         self._mesh = mesh(devices)
@@ -92,6 +95,7 @@ class LocalBackend:
             self._layout.reserve(sizes[sizes > 0], expected.steps, expected.cohort_size)
             self._pool = Pool.of(expected.population, expected.rounds, expected.cohort_size, self._mesh)
         self._laid: dict[int, Laid] = {}  # by round: the current one, and the next, which is laid out meanwhile
+        self._kind: tuple[bool, int] | None = None  # see _look
         self._at_anchor: Any = ()  # what the gradients of this round kept for its local steps
         self._trained: list[tuple[Wave, Any, jax.Array]] = []  # waves with what their clients keep and who was refused
 
@@ -179,9 +183,9 @@ class LocalBackend:
                 refused[member.client] = reason
             else:
                 places.append(place)
-        sample = cohort.source.examples(places[0]) if places else {}
-        random = bool(places) and draws_random_numbers(self.problem, self._model, sample)
-        example = sum(column[:1].nbytes for column in sample.values())
+        if self._kind is None and places:
+            self._kind = self._look(cohort.source.examples(places[0]))
+        random, example = self._kind or (False, 0)
         nbytes_each = [example * cohort.members[place].size for place in places]
         groups = _groups(places, nbytes_each)
         laid = Laid(
@@ -196,6 +200,11 @@ class LocalBackend:
             random,
         )
         return laid._replace(wave=self._wave(work, laid, groups[0])) if len(groups) == 1 else laid
+
+    def _look(self, sample: Columns) -> tuple[bool, int]:
+        """Whether the loss draws random numbers, and the bytes of one example; the same for all clients."""
+        random = draws_random_numbers(self.problem, self._model, sample)
+        return random, sum(column[:1].nbytes for column in sample.values())
 
     def _options(self, work: Work, random: bool, groups: int) -> programs.Options:
         """How gradients at the anchor are found depends on the cohort, never on the number of devices."""
@@ -228,28 +237,29 @@ class LocalBackend:
 
     def _wave(self, work: Work, laid: Laid, group: list[int]) -> Wave:
         source = work.cohort.source
-        columns = [source.examples(place) for place in group]
         members = [work.cohort.members[place] for place in group]
         if self._pool is not None:
-            pool, starts = self._pool.columns, [self._pool.starts[m.client] for m in members]
+            pool, starts, lengths = self._pool.columns, [self._pool.starts[m.client] for m in members], None
         else:
-            pool, starts = self._copied(columns)
+            pool, starts, lengths = self._copied([source.examples(place) for place in group])
         loaded = []
-        for place, m, c, start in zip(group, members, columns, starts, strict=True):
+        for i, (place, m) in enumerate(zip(group, members, strict=True)):
             batches = source.batches(place) if m.steps else None
-            loaded.append(Loaded(place, m.client, len(first_column(c)), start, batches, m.probes, m.before))
+            length = m.size if lengths is None else lengths[i]
+            loaded.append(Loaded(place, m.client, length, starts[i], batches, m.probes, m.before))
         tables, training = self._layout.tables(work, loaded, by_client=laid.random)
         return Wave(pool, shard(tables, self._mesh), [[m.client for m in lane] for lane in training])
 
-    def _copied(self, columns: Sequence[Columns]) -> tuple[Mapping[str, jax.Array], list[int]]:
-        """The examples of some clients one after another on the devices, and where those of each begin."""
-        *starts, end = itertools.accumulate((len(first_column(c)) for c in columns), initial=0)
+    def _copied(self, columns: Sequence[Columns]) -> tuple[Mapping[str, jax.Array], list[int], list[int]]:
+        """The examples of some clients one after another on the devices, where those of each begin, and how many."""
+        lengths = [len(first_column(c)) for c in columns]
+        *starts, end = itertools.accumulate(lengths, initial=0)
         size = self._layout.size("pool", end)
         pool = {}
         for name, like in columns[0].items():
             pool[name] = np.empty((size, *like.shape[1:]), like.dtype)  # no table points at the rows left unfilled
             np.concatenate([c[name] for c in columns], out=pool[name][:end])
-        return replicate(pool, self._mesh), starts
+        return replicate(pool, self._mesh), starts, lengths
 
 
 def _groups(places: Sequence[int], nbytes_each: Sequence[int]) -> list[list[int]]:
@@ -281,5 +291,6 @@ def _refused(before: Mapping[int, str], trained: Sequence[tuple[Wave, Any, jax.A
 
 @functools.partial(jax.jit, static_argnames=("problem", "mesh"))
 def _metrics(problem: Problem, params: Any, batch: Any, mesh: Mesh) -> dict[str, tuple[jax.Array, jax.Array]]:
+    check_metrics(problem, params, batch)  # once, when the program is traced
     specs = {"mesh": mesh, "in_specs": (REPLICATED, SHARDED), "out_specs": SHARDED, "check_vma": False}
     return jax.shard_map(problem.metrics, **specs)(params, batch)
