@@ -37,7 +37,7 @@ def fact(request: pytest.FixtureRequest):
     return record
 
 
-_MOST_MAPS, _LOOK_EVERY = 20_000, 20  # a process may have 65,530 mapped regions; every compiled program takes some
+_MOST_MAPS, _LOOK_EVERY = 15_000, 4  # a process may have 65,530 mapped regions; every compiled program takes some
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
