@@ -19,8 +19,7 @@ def keep_programs() -> None:
 
     JAX runs what it finds there, so the folder must be one that only the user can write to.
     """
-    chosen = getattr(jax.config, "jax_compilation_cache_dir", None) or os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    if chosen or os.environ.get(SWITCH):
+    if configured() or os.environ.get(SWITCH):
         return
     try:
         programs = private_directory(user_cache() / "programs")
@@ -29,3 +28,8 @@ def keep_programs() -> None:
         return
     jax.config.update("jax_compilation_cache_dir", str(programs))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def configured() -> bool:
+    """Whether JAX was told where to keep programs, by the environment or by the user's program."""
+    return bool(getattr(jax.config, "jax_compilation_cache_dir", None))

@@ -57,7 +57,7 @@ def cohort(clients: list[ref.Client], full: list[ref.Client], dtype: type) -> fm
     return fm.Cohort.from_batches(batches, mask=masks, weights=weights, full=full_data)
 
 
-def relative_error(case: Case, dtype: type, backend: str = "local") -> float:
+def relative_error(case: Case, dtype: type) -> float:
     rounds, others, x = data()
     grad = ref_problems.logistic().grad
     expected = case.start(x)
@@ -65,7 +65,7 @@ def relative_error(case: Case, dtype: type, backend: str = "local") -> float:
     for t in range(ROUNDS):
         expected = case.step(expected, rounds[t], others[t], grad, t)
         full = others[t] if case.split else rounds[t]
-        state, info = fm.run_round(case.algorithm, PROBLEM, state, cohort(rounds[t], full, dtype), backend=backend)
+        state, info = fm.run_round(case.algorithm, PROBLEM, state, cohort(rounds[t], full, dtype))
         assert not info.abandoned
     ours = fm.params(state)
     assert all(leaf.dtype == dtype for leaf in ours.values())
@@ -73,11 +73,11 @@ def relative_error(case: Case, dtype: type, backend: str = "local") -> float:
     return difference / max(np.abs(a).max() for a in expected.x.values())
 
 
-@pytest.mark.parametrize("backend", ["local", "reference"])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_agrees_with_the_transcription(case: Case, backend: str, fact) -> None:
-    error = relative_error(case, np.float64, backend)
-    fact(f"algorithm × base × mode on {backend} against NumPy, relative error in float64", error)
+def test_agrees_with_the_transcription(case: Case, fact) -> None:
+    """On the compiled back end; tests/engine/backends/test_reference.py compares that with the reference one."""
+    error = relative_error(case, np.float64)
+    fact("algorithm × base × mode against NumPy, relative error in float64", error)
     assert error <= 1e-10
 
 

@@ -1,22 +1,27 @@
 """What every verb that computes does first: programs are kept where only the caller can put some."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import pytest
 
+from fedmime import compilation
 from fedmime.cli import session
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """What JAX is told."""
-    for name in ("FEDMIME_NO_COMPILATION_CACHE", "JAX_COMPILATION_CACHE_DIR", "XDG_CACHE_HOME"):
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, object]]:
+    """What JAX is told, in a process where nobody has chosen a folder."""
+    for name in ("FEDMIME_NO_COMPILATION_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(compilation, "configured", lambda: False)
     found: dict[str, object] = {}
     monkeypatch.setattr(jax.config, "update", found.__setitem__)
-    return found
+    compilation.keep_programs.cache_clear()
+    yield found
+    compilation.keep_programs.cache_clear()
 
 
 def test_programs_are_kept_in_a_private_folder(told: dict[str, object], tmp_path: Path, monkeypatch) -> None:

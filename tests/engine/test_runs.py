@@ -19,7 +19,16 @@ def _run(kind: str, seed: int = 3) -> tuple[fm.Run, list[int]]:
     """A run, and the programs built by the end of each of its rounds."""
     built = []
     run = fm.simulate(
-        KINDS[kind], PROBLEM, CLIENTS, ROUNDS, 4, 4, seed=seed, drift=True, on_round=lambda *_: built.append(programs())
+        KINDS[kind],
+        PROBLEM,
+        CLIENTS,
+        ROUNDS,
+        4,
+        4,
+        seed=seed,
+        drift=True,
+        evaluate_every=1,
+        on_round=lambda *_: built.append(programs()),
     )
     return run, built
 
