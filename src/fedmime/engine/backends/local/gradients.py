@@ -125,7 +125,11 @@ def loss_and_difference(
         return loss, at_y - loss_and_grad(problem, x, examples)[1]
     if at_anchor.how == "cache":
         loss, at_y = loss_and_grad(problem, y, examples)
-        return loss, at_y - Vector(jax.tree.map(lambda leaf: leaf[examples.step], at_anchor.tables))
+        return loss, at_y - Vector(
+            jax.tree.map(
+                lambda leaf: lax.dynamic_index_in_dim(leaf, examples.step, 0, keepdims=False), at_anchor.tables
+            )
+        )
     assert problem.factors is not None
     factors = jax.tree.map(lambda leaf: ops.take(leaf, examples.rows), at_anchor.tables)
     fields, weights, key = examples.fields, examples.weights, examples.key
@@ -193,7 +197,9 @@ def full_gradient_by_steps(lane: Lane, point: Vector, *, keep: bool) -> tuple[Ve
             share = jnp.asarray(tables.weights)[examples.rows[0]] * tables.counts[examples.step]  # w_j · count / n_j
             if keep:
                 new = (loss.astype(dtype), grad.tree)
-                kept = jax.tree.map(lambda table, row: table.at[examples.step].set(row), kept, new)
+                kept = jax.tree.map(
+                    lambda table, row: lax.dynamic_update_index_in_dim(table, row, examples.step, 0), kept, new
+                )
             return formed(lazy(total) + share * grad), kept
 
         return lax.fori_loop(0, trainee.steps, add, carry)

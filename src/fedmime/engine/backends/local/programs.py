@@ -162,7 +162,11 @@ def _train(
             figures=jnp.stack(Figures(w, watch.loss, watch.drift, steps, w * steps)),
         )
         totals = jax.tree.map(lambda total, term: total + jnp.where(good, term, 0), totals, each)
-        new = jax.tree.map(lambda all_, leaf: all_.at[i].set(jnp.where(good, leaf, all_[i])), new, reply.keep)
+        new = jax.tree.map(
+            lambda all_, leaf: lax.dynamic_update_index_in_dim(all_, jnp.where(good, leaf, all_[i]), i, 0),
+            new,
+            reply.keep,
+        )
         return totals, new, refused.at[i].set(~good)
 
     like = jax.eval_shape(local, jnp.zeros((), jnp.int32))[0]
