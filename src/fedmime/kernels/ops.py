@@ -75,8 +75,6 @@ def add_outer(
     """
     if not terms or not adds_outer(d, a, len(terms)) or not usable(*(array for _, array in terms)):
         return weighted_sum([*terms, (1.0, outer_sum(d, a))])
-    if len(terms) > 2:  # in a step y - eta * (...) only y changes: XLA moves the sum of the others out of the loop
-        terms = [terms[0], (1.0, weighted_sum(terms[1:]))]
     scales = jnp.stack([jnp.asarray(scale, d.dtype) for scale, _ in terms])
     arrays = [array for _, array in terms]
     return _call("outer_sum", [arrays[0].shape], {3: 0})(d, a, scales, *arrays, *after)[0]
