@@ -13,9 +13,9 @@ import yaml
 from faults.program import said
 from fedmime.cli.compare import Compare
 from fedmime.cli.options import setting_of
-from fedmime.engine.target import Target, asked
 from fedmime.experiments import compare, train
 from fedmime.experiments.setting import plain, read
+from fedmime.report.target import Target, asked
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "examples").glob("demo*.yaml"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedmime.yaml_file import read_mapping
+from fedmime.runs.yaml_file import read_mapping
 
 
 def test_shared_values_are_read_as_written(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from protocol import Case, serve
 from work_file import WorkFile
 
 import fedmime as fm
-from fedmime.engine.run import nested
+from fedmime.runs.run import nested
 
 _compiled = [0]
 

@@ -121,3 +121,9 @@ def finite(tree: Tree) -> jax.Array:
 def nbytes(tree: Tree) -> int:
     """Bytes that the arrays of a pytree, or their shapes, take in memory."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def by_place(tree: Any) -> dict[str, Any]:
+    """The arrays of a pytree by their places in it, such as `dense0.w`."""
+    places, _ = jax.tree.flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in places}

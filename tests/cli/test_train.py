@@ -11,7 +11,7 @@ import yaml
 import fedmime as fm
 from faults.program import said
 from fedmime.cli.main import main
-from fedmime.engine.directory import RunDirectory
+from fedmime.runs.directory import RunDirectory
 
 ASKED = ["train", "--task", "digits-logistic", "--algorithm", "scaffold", "--cohort", "4", "--evaluate-every", "2"]
 ROUNDS = ["--rounds", "4"]

@@ -10,8 +10,8 @@ import orbax.checkpoint
 import pytest
 
 from engine.setting import same
-from fedmime.engine.checkpoint import Checkpoints, _entry
 from fedmime.errors import CheckpointError
+from fedmime.runs.checkpoint import Checkpoints, _entry
 
 RNG = np.random.default_rng(0)
 ARRAYS = [

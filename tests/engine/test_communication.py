@@ -10,7 +10,7 @@ import pytest
 import fedmime as fm
 from engine.setting import PROBLEM, a, falling, o, population
 from fedmime.algorithms import Algorithm, Client, Replies, Reply
-from fedmime.numbers import recipe
+from fedmime.hyperparameters import recipe
 from fedmime.vector import Vector
 
 cost, cohort_for_budget = fm.communication.cost, fm.communication.cohort_for_budget

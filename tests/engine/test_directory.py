@@ -14,8 +14,8 @@ import yaml
 import fedmime as fm
 from algorithms.cases import CASES
 from engine.setting import KINDS, PROBLEM, a, model, o, population, same
-from fedmime.engine.directory import RunDirectory
-from fedmime.engine.run import read_model
+from fedmime.runs.directory import RunDirectory
+from fedmime.runs.run import read_model
 
 ROUNDS, STOPS = 5, 3
 CLIENTS = population([13, 14, 15, 16, 13, 14, 15, 16])

@@ -15,7 +15,8 @@ from fedmime import backends
 from fedmime.algorithms import Algorithm, Client, Replies, Reply
 from fedmime.algorithms.abstract import anchor_of
 from fedmime.engine.round import play, work_of
-from fedmime.numbers import POSITIVE, Value, checked, number, recipe, static
+from fedmime.hyperparameters import Value, checked, number, recipe, static
+from fedmime.validation import POSITIVE
 from fedmime.vector import Vector, zeros
 
 ETA = 0.1

@@ -16,9 +16,9 @@ import pytest
 import fedmime as fm
 from engine.setting import PROBLEM, a, population, same
 from faults.program import Ended, Server, said
-from fedmime.engine import identity
-from fedmime.engine.checkpoint import Checkpoints
-from fedmime.engine.directory import RunDirectory
+from fedmime.runs import identity
+from fedmime.runs.checkpoint import Checkpoints
+from fedmime.runs.directory import RunDirectory
 
 TRAIN = ["train", "--task", "digits-logistic", "--cohort", "4", "--seed", "3", "--quiet"]
 ROUNDS, EVERY = 6, 2

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from fedmime.cli.report import Report, run
-from fedmime.engine.target import Target, asked
 from fedmime.errors import DataError
 from fedmime.report import panel
 from fedmime.report.recorded import Recorded, load_all
+from fedmime.report.target import Target, asked
 from report.tables import table
 from report.written import write_run
 

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from fedmime.algorithms.abstract import AbstractClient
 from fedmime.algorithms.algorithm import Algorithm
 from fedmime.errors import ConfigError
-from fedmime.numbers import POSITIVE, at_round, floating, made, real
+from fedmime.hyperparameters import at_round
+from fedmime.validation import POSITIVE, floating, made, real
 from fedmime.vector import Vector, nbytes
 
 

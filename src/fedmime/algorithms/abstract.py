@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from fedmime.algorithms.algorithm import Algorithm, Batch, Carry, Message, Server
 from fedmime.errors import ConfigError
-from fedmime.numbers import at_round
+from fedmime.hyperparameters import at_round
 from fedmime.vector import Vector, zeros
 
 

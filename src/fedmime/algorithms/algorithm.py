@@ -15,7 +15,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 
-from fedmime.numbers import at_round, floating
+from fedmime.hyperparameters import at_round
+from fedmime.validation import floating
 from fedmime.vector import Vector
 
 Carry = TypeVar("Carry")

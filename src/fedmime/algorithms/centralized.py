@@ -6,9 +6,10 @@ from typing import ClassVar
 
 from fedmime.algorithms.algorithm import Client, Replies, Reply
 from fedmime.algorithms.mime import MimeState, Tracking, priming
-from fedmime.numbers import POSITIVE, Number, Value, checked, number, recipe, static
+from fedmime.hyperparameters import Number, Value, checked, number, recipe, static
 from fedmime.optimizers import BaseOptimizer
 from fedmime.optimizers.base import application, takes_base
+from fedmime.validation import POSITIVE
 from fedmime.vector import Vector
 
 

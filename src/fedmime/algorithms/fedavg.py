@@ -9,9 +9,10 @@ import abc
 from typing import NamedTuple
 
 from fedmime.algorithms.algorithm import Algorithm, Client, Replies, Reply
-from fedmime.numbers import POSITIVE, Number, Value, checked, number, recipe, static
+from fedmime.hyperparameters import Number, Value, checked, number, recipe, static
 from fedmime.optimizers import BaseOptimizer, Statistics, sgd
 from fedmime.optimizers.base import application, base_optimizer
+from fedmime.validation import POSITIVE
 from fedmime.vector import Vector
 
 

@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 from fedmime.algorithms.algorithm import Client, Replies, Reply
 from fedmime.algorithms.fedavg import ServerOptimized, server_options
-from fedmime.numbers import POSITIVE, Number, Value, checked, number, recipe, static
+from fedmime.hyperparameters import Number, Value, checked, number, recipe, static
 from fedmime.optimizers import BaseOptimizer, Statistics
+from fedmime.validation import POSITIVE
 from fedmime.vector import Vector, zeros
 
 

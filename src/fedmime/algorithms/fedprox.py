@@ -2,8 +2,9 @@
 
 from fedmime.algorithms.algorithm import Client, Reply
 from fedmime.algorithms.fedavg import ServerOptimized, server_options
-from fedmime.numbers import NON_NEGATIVE, POSITIVE, Number, Value, checked, number, recipe, static
+from fedmime.hyperparameters import Number, Value, checked, number, recipe, static
 from fedmime.optimizers import BaseOptimizer
+from fedmime.validation import NON_NEGATIVE, POSITIVE
 from fedmime.vector import Vector
 
 

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import jax
 
 from fedmime.algorithms.algorithm import Algorithm, Client, Replies, Reply
-from fedmime.numbers import POSITIVE, Number, Value, checked, choice, count, flag, number, recipe, static
+from fedmime.hyperparameters import Number, Value, checked, number, recipe, static
 from fedmime.optimizers import BaseOptimizer, Statistics
 from fedmime.optimizers.base import application, takes_base
+from fedmime.validation import POSITIVE, choice, count, flag
 from fedmime.vector import Vector
 
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from fedmime.algorithms.algorithm import Algorithm, Client, Replies, Reply
-from fedmime.numbers import POSITIVE, UNIT, Number, Value, checked, choice, count, flag, number, recipe, static
+from fedmime.hyperparameters import Number, Value, checked, number, recipe, static
+from fedmime.validation import POSITIVE, UNIT, choice, count, flag
 from fedmime.vector import Vector, where, zeros
 
 

@@ -10,9 +10,10 @@ from typing import ClassVar
 from fedmime.algorithms.algorithm import Replies
 from fedmime.algorithms.mime import MimeState, Tracking, priming
 from fedmime.algorithms.mvr import MVR, MVRState
-from fedmime.numbers import POSITIVE, UNIT, Number, Value, checked, count, number, recipe, static
+from fedmime.hyperparameters import Number, Value, checked, number, recipe, static
 from fedmime.optimizers import BaseOptimizer
 from fedmime.optimizers.base import application, takes_base
+from fedmime.validation import POSITIVE, UNIT, count
 from fedmime.vector import Vector
 
 

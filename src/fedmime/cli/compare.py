@@ -46,7 +46,7 @@ def run(args: Compare) -> int:
     from fedmime.cli import session
     from fedmime.cli.train import carry_out_all, summary
     from fedmime.experiments import compare, train
-    from fedmime.numbers import count
+    from fedmime.validation import count
 
     require_backend(args.backend, "local", "reference")
     seeds = range(args.seed, args.seed + count("compare", "seeds", args.seeds, least=1))

@@ -52,7 +52,7 @@ def run(args: Doctor) -> int:
 
 
 def _versions() -> str:
-    from fedmime.engine.provenance import environment
+    from fedmime.runs.provenance import environment
 
     found = environment()
     return ", ".join(f"{name} {found[name]}" for name in ("fedmime", "python", "jax", "numpy", "orbax-checkpoint"))

@@ -33,11 +33,11 @@ def run(args: Eval) -> int:
 
     from fedmime import backends
     from fedmime.cli import session
-    from fedmime.engine.directory import BEST, MODEL
     from fedmime.engine.evaluate import evaluate, evaluate_clients
-    from fedmime.engine.run import read_model
     from fedmime.experiments import train
-    from fedmime.numbers import started
+    from fedmime.runs.directory import BEST, MODEL
+    from fedmime.runs.run import read_model
+    from fedmime.validation import started
 
     config, model = recorded_config(args.run), args.run / (BEST if args.best else MODEL)
     if not model.is_file():

@@ -62,7 +62,7 @@ def require_backend(backend: str, *accepted: str) -> None:
 
 def recorded_config(run: Path) -> dict[str, Any]:
     """What a run directory says was asked for."""
-    from fedmime.yaml_file import read_mapping
+    from fedmime.runs.yaml_file import read_mapping
 
     file = run / "config.yaml"
     if not file.is_file():

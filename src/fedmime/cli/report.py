@@ -38,12 +38,12 @@ class Report:
 def run(args: Report) -> int:
     """Write the report; gives the exit code. Errors of the library are raised, for the dispatcher to print."""
     from fedmime.errors import ConfigError
-    from fedmime.numbers import CLOSED_UNIT, real
     from fedmime.report import html, panel
     from fedmime.report.figures import diagnostics, standard
     from fedmime.report.headline import common_target
     from fedmime.report.picture import save
     from fedmime.report.recorded import load_all
+    from fedmime.validation import CLOSED_UNIT, real
 
     if not args.runs:
         raise ConfigError("report: runs must name at least one directory, got none")
@@ -66,9 +66,9 @@ def run(args: Report) -> int:
 
 def _means(args: Report, home: Path, out: Path) -> int:
     """A panel for each directory: methods with their means over seeds."""
-    from fedmime.engine.target import Target
     from fedmime.report import panel
     from fedmime.report.picture import save
+    from fedmime.report.target import Target
 
     target = None if args.target is None else Target(args.target)
     panels = [panel.load(path, target) for path in dict.fromkeys(args.runs)]

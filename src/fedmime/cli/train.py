@@ -126,9 +126,9 @@ def summary(prepared: Prepared, result: Run, out: Path) -> dict[str, Any]:
     """What a finished run comes to."""
     import numpy as np
 
-    from fedmime.engine import target as targets
-    from fedmime.engine.record import clean
     from fedmime.experiments.setting import plain
+    from fedmime.report import target as targets
+    from fedmime.runs.history import clean
 
     history = result.history
     target = targets.asked(plain(prepared.setting))

@@ -2,12 +2,13 @@
 
 from fedmime.engine.cohort import Cohort
 from fedmime.engine.log import Gate
-from fedmime.engine.memory import DiskMemory, RamMemory
+from fedmime.engine.memory import RamMemory
 from fedmime.engine.participation import Participation
 from fedmime.engine.round import Info
-from fedmime.engine.run import Run
 from fedmime.engine.simulate import Saving, simulate
 from fedmime.engine.single import run_round
+from fedmime.runs.disk_memory import DiskMemory
+from fedmime.runs.run import Run
 
 __all__ = [
     "Cohort",

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmime.errors import ConfigError, DataError
-from fedmime.numbers import count, quote, whole
+from fedmime.validation import count, quote, whole
 
 _LAST_POSITION = 2**31 - 1  # positions in the population are sent to the devices as int32
 Columns = Mapping[str, np.ndarray]

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedmime.engine.kinds import abstract, hashable
 from fedmime.errors import ConfigError, DataError
 
 Columns = Mapping[str, np.ndarray]
@@ -53,7 +52,7 @@ def check_metrics(problem: Any, params: Any, sample: Columns) -> None:
 @functools.lru_cache(maxsize=64)
 def _traced_loss(name: str, loss: Callable[..., Any], n: int, tree: Any, leaves: tuple[Any, ...]) -> Any:
     """Do the work of `traced_loss`, cached by function and by what `_batch` returns."""
-    params, batch = abstract(tree, leaves)
+    params, batch = _abstract(tree, leaves)
     trace = jax.make_jaxpr(loss, return_shape=True)
     program, found = _with_fields(name, "loss", batch, lambda: trace(params, batch, jax.random.key(0)))
     if _shape(found, n) != "[n]":
@@ -66,7 +65,7 @@ def _traced_loss(name: str, loss: Callable[..., Any], n: int, tree: Any, leaves:
 @functools.lru_cache(maxsize=64)
 def _check_metrics(name: str, metrics: Callable[..., Any], n: int, tree: Any, leaves: tuple[Any, ...]) -> None:
     """Do the work of `check_metrics`, cached by function and by what `_batch` returns."""
-    params, batch = abstract(tree, leaves)
+    params, batch = _abstract(tree, leaves)
     found = _with_fields(name, "metrics", batch, lambda: jax.eval_shape(metrics, params, batch))
     if not isinstance(found, Mapping):
         raise ConfigError(f"{name}: metrics must be a dict {{name: (values, weights)}}, got {type(found).__name__}")
@@ -97,7 +96,7 @@ def _batch(params: Any, sample: Columns) -> tuple[int, Any, tuple[Any, ...]]:
     lengths |= {length for column in sample.values() for length in column.shape[1:]}
     n = next(n for n in itertools.count(7) if n not in lengths)
     rows = {name: jax.ShapeDtypeStruct((n, *a.shape[1:]), jnp.result_type(a)) for name, a in sample.items()}
-    return n, *hashable((params, rows))
+    return n, *_hashable((params, rows))
 
 
 def _shape(found: Any, n: int) -> str:
@@ -110,3 +109,26 @@ def _shape(found: Any, n: int) -> str:
 def _name(problem: Any) -> str:
     """The name of a problem for messages."""
     return getattr(problem, "name", "problem")
+
+
+def _hashable(tree: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The structure of a pytree, and the shapes and types of its leaves, as a hashable key.
+
+    A schedule among the leaves counts as a number, because each round replaces it by its value.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple(_kind(leaf) for leaf in leaves)
+
+
+def _kind(leaf: Any) -> tuple[tuple[int, ...], Any]:
+    """The shape and type of a leaf. Arrays come first because they are the usual case and need no conversion."""
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return leaf.shape, leaf.dtype
+    if callable(leaf) or type(leaf) is float:
+        return (), jnp.result_type(float)
+    return jnp.shape(leaf), jnp.result_type(leaf)
+
+
+def _abstract(tree: Any, leaves: tuple[Any, ...]) -> Any:
+    """The inverse of `_hashable`: the pytree with `jax.ShapeDtypeStruct` leaves."""
+    return jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])

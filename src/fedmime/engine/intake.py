@@ -13,8 +13,8 @@ from typing import Any, Self
 import numpy as np
 
 from fedmime.engine.cohort import ClientId, Columns, client_id
-from fedmime.engine.notes import notes, warnings
 from fedmime.errors import ClientError, DataError
+from fedmime.runs.notes import notes, warnings
 from fedmime.validation import not_finite, unscaled
 
 Check = Callable[[Mapping[str, np.ndarray]], None]

@@ -15,14 +15,14 @@ import numpy as np
 
 from fedmime.aggregation.communication import Cost
 from fedmime.algorithms.algorithm import State
-from fedmime.engine import record
 from fedmime.engine.backends.backend import Work
 from fedmime.engine.cohort import ClientId
-from fedmime.engine.directory import BEST, RunDirectory
-from fedmime.engine.notes import notes
-from fedmime.engine.round import LARGEST, Info
+from fedmime.engine.round import LARGEST_UPDATE, Info
 from fedmime.errors import Diverged, FedmimeError, Stopped
-from fedmime.numbers import POSITIVE, count, real
+from fedmime.runs import history
+from fedmime.runs.directory import BEST, RunDirectory
+from fedmime.runs.notes import notes
+from fedmime.validation import POSITIVE, count, real
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Gate:
         patience: number of abandoned rounds in a row after which a run ends with `Diverged`.
     """
 
-    largest: float = LARGEST
+    largest: float = LARGEST_UPDATE
     patience: int = 3
 
     def __post_init__(self) -> None:
@@ -124,7 +124,7 @@ class Log:
             sizes: test examples of each client [clients].
         """
         if self._directory is not None:
-            lists = {name: [record.clean(v) for v in values.tolist()] for name, values in each.items()}
+            lists = {name: [history.clean(v) for v in values.tolist()] for name, values in each.items()}
             self._directory.clients({"round": t, "ids": list(ids), **lists, "examples": sizes.tolist()})
 
     def finish(self, state: State) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from fedmime.engine.backends.backend import Backend
 from fedmime.engine.cohort import ClientId, client_id
 from fedmime.engine.evaluate import evaluate, evaluate_all, evaluate_clients
-from fedmime.numbers import count
+from fedmime.validation import count
 
 _MOST_CLIENTS = 500  # clients that are evaluated one by one
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedmime.engine import samplers
 from fedmime.errors import ConfigError
-from fedmime.numbers import choice
+from fedmime.validation import choice
 
 
 class Drawn(NamedTuple):

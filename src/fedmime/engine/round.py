@@ -21,10 +21,10 @@ from fedmime.algorithms.algorithm import Algorithm, Replies, Server, State
 from fedmime.engine.backends.backend import Answer, Backend, Figures, Totals, Work
 from fedmime.engine.cohort import ClientId, Cohort
 from fedmime.engine.memory import ClientMemory, RamMemory
-from fedmime.numbers import at_round
+from fedmime.hyperparameters import at_round
 from fedmime.vector import Vector, finite, norm, squared_distance, where
 
-LARGEST = 1e3  # how many times 1 + ‖x‖ an update may be long before it counts as exploded
+LARGEST_UPDATE = 1e3  # how many times 1 + ‖x‖ an update may be long before it counts as exploded
 
 
 class Info(NamedTuple):
@@ -94,7 +94,7 @@ def play(
     backend: Backend,
     work: Work,
     state: State,
-    largest: float = LARGEST,
+    largest: float = LARGEST_UPDATE,
     *,
     drift: bool = False,
     meanwhile: Callable[[], object] | None = None,

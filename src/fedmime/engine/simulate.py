@@ -15,21 +15,21 @@ import numpy as np
 from fedmime.aggregation import communication
 from fedmime.algorithms.abstract import anchor_of
 from fedmime.algorithms.algorithm import Algorithm, State, params
-from fedmime.engine import identity, record
 from fedmime.engine.backends.backend import Problem, Work
 from fedmime.engine.backends.specification import Choice, chosen
 from fedmime.engine.contract import check_metrics
-from fedmime.engine.directory import RunDirectory
 from fedmime.engine.intake import Intake
 from fedmime.engine.log import Gate, Log
 from fedmime.engine.measure import Watch
 from fedmime.engine.participation import Participation
 from fedmime.engine.prefetch import Prefetch
 from fedmime.engine.round import Info, play, work_of
-from fedmime.engine.run import Run
 from fedmime.engine.schedule import Clients, Schedule
 from fedmime.errors import ConfigError, DataError, Stopped
-from fedmime.numbers import LARGEST_SEED, choice, count, flag, floating, made, offers, started
+from fedmime.runs import history, identity
+from fedmime.runs.directory import RunDirectory
+from fedmime.runs.run import Run
+from fedmime.validation import LARGEST_SEED, choice, count, flag, floating, made, offers, started
 
 _MOST_EXAMPLES = 2**28  # of one client in one round, repeated ones counted: its plan has a number for each
 
@@ -168,7 +168,7 @@ def simulate(
             if signal:
                 raise Stopped(f"stopped by signal {signal} after round {state.round}; resume goes on", signal)
         log.finish(state)
-    return Run(record.columns(log.rows), state)
+    return Run(history.columns(log.rows), state)
 
 
 def _blank(algorithm: Algorithm, state: State, schedule: Schedule) -> Any:

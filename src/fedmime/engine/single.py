@@ -16,7 +16,8 @@ from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory
 from fedmime.engine.round import Info, play, work_of
 from fedmime.errors import ConfigError, DataError
-from fedmime.numbers import at_round, flag, made, offers, random_key, started
+from fedmime.hyperparameters import at_round
+from fedmime.validation import flag, made, offers, random_key, started
 
 
 def run_round(

@@ -14,8 +14,8 @@ from fedmime.data import Population
 from fedmime.errors import ConfigError
 from fedmime.experiments import tasks
 from fedmime.models import Problem
-from fedmime.numbers import LARGEST_SEED, POSITIVE, count, real
 from fedmime.theory import Constants, Row, constants, favoured, mvr_parameters, rounds_table, suggested_steps
+from fedmime.validation import LARGEST_SEED, POSITIVE, count, real
 
 Progress = Callable[[str, int, int], None]
 _POINTS = 5  # at which constants are measured along a run

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from fedmime.errors import ConfigError
 from fedmime.experiments.setting import Optimizer, Setting, merged
-from fedmime.numbers import NON_NEGATIVE, real
+from fedmime.validation import NON_NEGATIVE, real
 
 Values = dict[str, float]  # by the field of Setting, nested ones with a dot
 Grid = Mapping[str, Sequence[float]]

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from fedmime.data import Population
-from fedmime.engine import target as targets
-from fedmime.engine.target import Target
 from fedmime.errors import ConfigError
 from fedmime.experiments import grid as grids
 from fedmime.experiments.setting import plain
 from fedmime.experiments.sweep import Progress, sweep
 from fedmime.experiments.sweep_trial import Trial
 from fedmime.experiments.train import Prepared
+from fedmime.report import target as targets
+from fedmime.report.target import Target
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,8 @@ from fedmime.algorithms import Algorithm
 from fedmime.errors import ConfigError
 from fedmime.experiments.setting import ALGORITHMS, BASES, TRACKING, Optimizer, Setting
 from fedmime.experiments.tasks import Task
-from fedmime.numbers import CLOSED_UNIT, LARGEST_SEED, POSITIVE, choice, count, real
 from fedmime.optimizers import BaseOptimizer
+from fedmime.validation import CLOSED_UNIT, LARGEST_SEED, POSITIVE, choice, count, real
 
 # Rates of adaptive optimizers are in units of weights, not of gradients: a fraction of what suits SGD.
 _RATES = {"adagrad": 0.3, "adam": 0.03, "rmsprop": 0.03, "yogi": 0.03, "adafactor": 0.03, "sm3": 0.3}

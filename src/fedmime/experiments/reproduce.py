@@ -12,9 +12,9 @@ from fedmime.errors import ConfigError
 from fedmime.experiments.reproduce_order import Order, ScaleName
 from fedmime.experiments.sweep import Progress
 from fedmime.experiments.sweep_files import write_json
-from fedmime.numbers import choice, count
 from fedmime.report import html
 from fedmime.report.picture import save
+from fedmime.validation import choice, count
 
 TITLES = {
     "ablation": "Ablation: Mime beside its peers",

@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fedmime.engine import identity
 from fedmime.errors import Stopped
 from fedmime.experiments import grid as grids
 from fedmime.experiments.grid import Grid, Values
@@ -19,6 +18,7 @@ from fedmime.experiments.setting import Setting
 from fedmime.experiments.sweep import Progress, Swept, sweep
 from fedmime.experiments.sweep_files import write_json
 from fedmime.experiments.sweep_trial import Trial
+from fedmime.runs import identity
 
 ScaleName = Literal["full", "small", "smoke"]
 

@@ -141,7 +141,7 @@ def plain(setting: Any) -> dict[str, Any]:
 
 def read(path: Path, default: Any) -> Any:
     """A setting from a YAML file: the default with the file's fields, nested or dotted, put in."""
-    from fedmime.yaml_file import read_mapping
+    from fedmime.runs.yaml_file import read_mapping
 
     try:
         found = read_mapping(path)

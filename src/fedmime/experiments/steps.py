@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedmime import backends
-from fedmime.engine import identity
 from fedmime.engine.evaluate import evaluate
 from fedmime.experiments import ablation, train
 from fedmime.experiments.reproduce_order import Order
 from fedmime.experiments.setting import Setting
 from fedmime.experiments.steps_path import errors
 from fedmime.experiments.steps_round import METHODS, losses
+from fedmime.runs import identity
 
 _FORMAT = 1  # of what is kept on disk
 

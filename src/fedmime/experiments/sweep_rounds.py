@@ -12,7 +12,7 @@ import numpy as np
 from fedmime import backends
 from fedmime.algorithms.abstract import anchor_of
 from fedmime.algorithms.algorithm import params
-from fedmime.engine import Gate, Info, Participation, identity
+from fedmime.engine import Gate, Info, Participation
 from fedmime.engine.backends.backend import Work
 from fedmime.engine.evaluate import evaluate
 from fedmime.engine.intake import Intake
@@ -25,7 +25,8 @@ from fedmime.experiments import grid as grids
 from fedmime.experiments.setting import Setting, plain
 from fedmime.experiments.sweep_trial import Shelf, Trial
 from fedmime.experiments.train import Prepared
-from fedmime.numbers import at_round
+from fedmime.hyperparameters import at_round
+from fedmime.runs import identity
 
 _FORMAT = 1  # of what is kept on disk
 _SAVE_SECONDS = 60.0

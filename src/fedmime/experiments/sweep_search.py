@@ -12,7 +12,7 @@ from fedmime.errors import ConfigError
 from fedmime.experiments import grid as grids
 from fedmime.experiments.setting import Setting
 from fedmime.experiments.sweep import sweep
-from fedmime.numbers import POSITIVE, count, real
+from fedmime.validation import POSITIVE, count, real
 
 _LOOKS = (0.25, 0.5, 1.0)  # shares of the rounds after which a study may give a point up
 

@@ -13,9 +13,9 @@ import jax
 import numpy as np
 
 from fedmime.algorithms.algorithm import State
-from fedmime.engine.memory import DiskMemory
 from fedmime.experiments.grid import Values
 from fedmime.files import whole_file
+from fedmime.runs.disk_memory import DiskMemory
 
 _log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from fedmime.experiments import train
 from fedmime.experiments.grid import LIGHT
 from fedmime.experiments.setting import TRACKING, Optimizer, Setting
 from fedmime.experiments.sweep import Progress, Swept, sweep
-from fedmime.numbers import count
 from fedmime.randomness import generator
+from fedmime.validation import count
 
 _SAMPLE = 40  # stream of the draw of clients
 

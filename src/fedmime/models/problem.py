@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedmime.numbers import count, function
+from fedmime.validation import count, function
 
 Params = Any
 Batch = Mapping[str, jax.Array]

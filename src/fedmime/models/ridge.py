@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedmime.models.problem import Batch, Params, Problem
-from fedmime.numbers import NON_NEGATIVE, made, real
+from fedmime.validation import NON_NEGATIVE, made, real
 
 
 def ridge(problem: Problem, strength: float) -> Problem:

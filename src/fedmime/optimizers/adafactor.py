@@ -10,8 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedmime.numbers import NON_NEGATIVE, POSITIVE, Number, Value, checked, number, recipe
+from fedmime.hyperparameters import Number, Value, checked, number, recipe
 from fedmime.optimizers.base import Adaptive, AdaptiveState
+from fedmime.validation import NON_NEGATIVE, POSITIVE
 from fedmime.vector import Vector
 
 Factors = tuple[jax.Array, ...]  # (row means, column means) of a matrix; (v,) of a vector

@@ -1,7 +1,8 @@
 """AdaGrad: divide by the root of the sum of all squared gradients."""
 
-from fedmime.numbers import NON_NEGATIVE, Number, Value, checked, number, recipe
+from fedmime.hyperparameters import Number, Value, checked, number, recipe
 from fedmime.optimizers.base import Adaptive, AdaptiveState
+from fedmime.validation import NON_NEGATIVE
 from fedmime.vector import Vector, full
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from fedmime.numbers import NON_NEGATIVE, UNIT, Number, Value, checked, flag, number, recipe, static
+from fedmime.hyperparameters import Number, Value, checked, number, recipe, static
 from fedmime.optimizers.base import Adaptive, AdaptiveState, Affine, Averaging
+from fedmime.validation import NON_NEGATIVE, UNIT, flag
 from fedmime.vector import Vector, at_least, full, sqrt, zeros
 
 

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple, ParamSpec, TypeVar
 
 from fedmime.errors import ConfigError
-from fedmime.numbers import Value, choice, quote, recipe, static
+from fedmime.hyperparameters import Value, recipe, static
+from fedmime.validation import choice, quote
 from fedmime.vector import Vector, at_least, full, sqrt, zeros
 
 Statistics = Any

@@ -1,7 +1,8 @@
 """Momentum as an exponential moving average of gradients."""
 
-from fedmime.numbers import UNIT, Number, Value, checked, number, recipe
+from fedmime.hyperparameters import Number, Value, checked, number, recipe
 from fedmime.optimizers.base import Affine, BaseOptimizer
+from fedmime.validation import UNIT
 from fedmime.vector import Vector, zeros
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from fedmime.errors import ConfigError
-from fedmime.numbers import recipe, static
+from fedmime.hyperparameters import recipe, static
 from fedmime.optimizers.base import BaseOptimizer, is_optax
 from fedmime.vector import Vector
 

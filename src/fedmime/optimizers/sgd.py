@@ -1,6 +1,6 @@
 """Stochastic gradient descent, which has no statistics."""
 
-from fedmime.numbers import recipe
+from fedmime.hyperparameters import recipe
 from fedmime.optimizers.base import Affine, BaseOptimizer
 from fedmime.vector import Vector, zeros
 

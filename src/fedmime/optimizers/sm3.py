@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedmime.numbers import NON_NEGATIVE, Number, Value, checked, number, recipe
+from fedmime.hyperparameters import Number, Value, checked, number, recipe
 from fedmime.optimizers.base import Adaptive, AdaptiveState
+from fedmime.validation import NON_NEGATIVE
 from fedmime.vector import Vector
 
 Covers = tuple[jax.Array, ...]  # for each axis of a weight array, the accumulators of its slices

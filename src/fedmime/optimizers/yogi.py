@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from fedmime.numbers import NON_NEGATIVE, UNIT, Number, Value, checked, number, recipe
+from fedmime.hyperparameters import Number, Value, checked, number, recipe
 from fedmime.optimizers.base import AdaptiveState, Averaging
+from fedmime.validation import NON_NEGATIVE, UNIT
 from fedmime.vector import Vector
 
 

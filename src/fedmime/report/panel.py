@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from fedmime.engine.target import Target, asked
 from fedmime.report import html, settings, style
 from fedmime.report.bars import rounds_over_seeds
 from fedmime.report.curves import mean_interval, with_intervals
@@ -20,6 +19,7 @@ from fedmime.report.headline import ACCURACY, megabytes_after, problems
 from fedmime.report.html import Section, Table
 from fedmime.report.picture import Picture
 from fedmime.report.recorded import COMPARISON, Recorded, comparison, load_all
+from fedmime.report.target import Target, asked
 from fedmime.report.words import NOTHING, listed, megabytes, short
 
 _BELOW = 10.0  # by how much a figure of losses goes below its target

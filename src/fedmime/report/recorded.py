@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from fedmime.engine.record import METRICS, columns, read_rows
-from fedmime.engine.record import rounds_to as rounds_to_target
 from fedmime.errors import DataError
 from fedmime.files import read_object
 from fedmime.report.style import method
-from fedmime.yaml_file import read_mapping
+from fedmime.runs.history import METRICS, columns, read_rows
+from fedmime.runs.history import rounds_to as rounds_to_target
+from fedmime.runs.yaml_file import read_mapping
 
 __all__ = ["Recorded", "load", "load_all", "rounds_to_target"]
 COMPARISON = "compare.json"

@@ -19,12 +19,12 @@ import numpy as np
 from fedmime.data import Population
 from fedmime.errors import ConfigError
 from fedmime.models.problem import Problem
-from fedmime.numbers import LARGEST_SEED, POSITIVE, choice, count, floating, offers, real, started
 from fedmime.randomness import generator
 from fedmime.theory.curvature import curvature
 from fedmime.theory.derivatives import programs, still
 from fedmime.theory.draws import Interval, draw
 from fedmime.theory.spread import gradient_spread
+from fedmime.validation import LARGEST_SEED, POSITIVE, choice, count, floating, offers, real, started
 
 Progress = Callable[[int, int], None]
 

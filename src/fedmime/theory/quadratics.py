@@ -16,7 +16,7 @@ import numpy as np
 from fedmime.data import Population, from_arrays
 from fedmime.errors import ConfigError
 from fedmime.models.problem import Problem
-from fedmime.numbers import LARGEST_SEED, NON_NEGATIVE, POSITIVE, count, real
+from fedmime.validation import LARGEST_SEED, NON_NEGATIVE, POSITIVE, count, real
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from fedmime.numbers import POSITIVE, UNIT, count, flag, made, real
 from fedmime.theory.constants import Constants
+from fedmime.validation import POSITIVE, UNIT, count, flag, made, real
 
 _MOST_STEPS = 1_000_000  # of a suggestion: clients with equal Hessians could go on for ever
 _ROUNDING = 1e-9  # relative, of L/δ: what is a whole number but for rounding counts as one

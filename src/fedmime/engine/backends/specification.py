@@ -10,7 +10,7 @@ import numpy as np
 from fedmime.engine.backends.backend import Backend, Problem
 from fedmime.engine.intake import Intake
 from fedmime.errors import ConfigError
-from fedmime.numbers import quote
+from fedmime.validation import quote
 
 NAMES = ("local", "reference")
 

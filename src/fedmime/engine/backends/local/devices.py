@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedmime.errors import ConfigError
-from fedmime.numbers import quote, whole
+from fedmime.validation import quote, whole
 
 AXIS = "device"
 REPLICATED, SHARDED = PartitionSpec(), PartitionSpec(AXIS)

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-LARGEST = 1_000_000  # bytes of a file
+MOST_BYTES = 1_000_000  # bytes of a file
 _DEEPEST = 20  # levels of nested mappings and lists
 _MOST_VALUES = 100_000  # values of a file, with aliases expanded
 _LONGEST_NUMBER = 1000  # characters of an integer, whose conversion takes time quadratic in its length
@@ -27,9 +27,9 @@ def read_mapping(path: Path) -> dict[Any, Any]:
         ValueError: what is wrong, in one line without the file's name. OSError: the file cannot be read.
     """
     with path.open("rb") as file:
-        content = file.read(LARGEST + 1)  # bounded reading, as devices and pipes do not tell their size
-    if len(content) > LARGEST:
-        raise ValueError(f"more than {LARGEST:,} bytes; accepted are at most that many")
+        content = file.read(MOST_BYTES + 1)  # bounded reading, as devices and pipes do not tell their size
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"more than {MOST_BYTES:,} bytes; accepted are at most that many")
     text = content.decode("utf-8")
     try:
         found = yaml.load(text, _Bounded)  # noqa: S506 (a SafeLoader)

@@ -26,13 +26,13 @@ import jax
 import numpy as np
 
 from fedmime.algorithms.algorithm import State, params
-from fedmime.engine import identity, provenance, record
-from fedmime.engine.checkpoint import Checkpoints, Saved
-from fedmime.engine.memory import DiskMemory
-from fedmime.engine.notes import notes, written_to
 from fedmime.errors import CheckpointError, LockError
 from fedmime.files import flush, read_object, require_writable, sha256_of, whole_file
-from fedmime.numbers import by_place
+from fedmime.runs import history, identity, provenance
+from fedmime.runs.checkpoint import Checkpoints, Saved
+from fedmime.runs.disk_memory import DiskMemory
+from fedmime.runs.notes import notes, written_to
+from fedmime.vector import by_place
 
 IDENTITY, CONFIG, STATUS, TIMINGS, CLIENTS, LOG = (
     "identity.json",
@@ -52,7 +52,7 @@ _OURS = (  # what a fresh start removes
     MEMORY,
     MODEL,
     BEST,
-    record.METRICS,
+    history.METRICS,
     "checkpoints",
     "tb",
     LOG,
@@ -167,8 +167,8 @@ class RunDirectory:
         """Append the figures of a round to the history, the timings and the TensorBoard events."""
         self.rows.append(row)
         seconds = self.seconds()
-        self._append(record.METRICS, record.line(row))
-        self._append(TIMINGS, record.line({"round": row["round"], "seconds": round(seconds, 3)}))
+        self._append(history.METRICS, history.line(row))
+        self._append(TIMINGS, history.line({"round": row["round"], "seconds": round(seconds, 3)}))
         for name, value in row.items():
             if isinstance(value, float) and np.isfinite(value):
                 self._tb.add_scalar(name, value, row["round"] + 1)
@@ -180,14 +180,14 @@ class RunDirectory:
         length and digest of the history, so that a resumed run can verify that they belong together.
         """
         self._require()
-        metrics = self.path / record.METRICS
+        metrics = self.path / history.METRICS
         flush(metrics)
         index = state.memory.commit(state.round) if isinstance(state.memory, DiskMemory) else {}
         facts = {
             "round": state.round,
             "metrics_bytes": metrics.stat().st_size,
             "metrics_sha256": sha256_of(metrics),
-            "score": record.clean(self.rows[-1].get(self._metric)) if self.rows else None,
+            "score": history.clean(self.rows[-1].get(self._metric)) if self.rows else None,
             "clients": list(index),
             "slots": list(index.values()),
         }
@@ -239,7 +239,7 @@ class RunDirectory:
         Raises:
             CheckpointError: the history was changed or cut since the checkpoint was written.
         """
-        saved, metrics = self.checkpoints.newest(), self.path / record.METRICS
+        saved, metrics = self.checkpoints.newest(), self.path / history.METRICS
         if saved is not None:
             lines = metrics.read_bytes() if metrics.is_file() else b""
             length, digest = (saved.facts.get(name) for name in ("metrics_bytes", "metrics_sha256"))
@@ -271,12 +271,12 @@ class RunDirectory:
             finished: rounds that the checkpoint has finished.
             length: bytes of the history at that time.
         """
-        metrics, timings = self.path / record.METRICS, self.path / TIMINGS
+        metrics, timings = self.path / history.METRICS, self.path / TIMINGS
         for path in (metrics, timings):
             path.touch()
         with metrics.open("rb+") as file:
             file.truncate(length)
-        self.rows = record.read_rows(metrics)
+        self.rows = history.read_rows(metrics)
         kept = timings.read_bytes().split(b"\n")[:finished]
         timings.write_bytes(b"".join(text + b"\n" for text in kept))
         with contextlib.suppress(ValueError, KeyError, IndexError, TypeError):

@@ -11,9 +11,9 @@ from typing import Any, Self
 import numpy as np
 
 from fedmime.algorithms.algorithm import State, params
-from fedmime.engine import identity, record
-from fedmime.engine.directory import IDENTITY, MODEL, read_identity
 from fedmime.errors import CheckpointError, DataError
+from fedmime.runs import history, identity
+from fedmime.runs.directory import IDENTITY, MODEL, read_identity
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Run:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Load the history of a run directory. The model is read when `params` is first used."""
-        return cls(record.columns(record.read_rows(path)), None, Path(path))
+        return cls(history.columns(history.read_rows(path)), None, Path(path))
 
     @property
     def params(self) -> Any:

@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmime.algorithms.algorithm import Algorithm, State, params
-from fedmime.engine.schedule import Schedule
-from fedmime.numbers import by_place
+from fedmime.vector import by_place
 
 _SAMPLED = (0, 1, 2, 5, 10, 50, 100, 500, 1000)  # rounds at which schedules are compared
 
@@ -86,7 +85,7 @@ def differences(ours: Any, theirs: Any, name: str = "") -> list[str]:
 
 
 def facts(
-    algorithm: Algorithm, problem: Any, population: Any, schedule: Schedule, state: State, initial: Any
+    algorithm: Algorithm, problem: Any, population: Any, schedule: Any, state: State, initial: Any
 ) -> dict[str, Any]:
     """All that decides the numbers of a run, except its length: a run may be continued for more rounds.
 

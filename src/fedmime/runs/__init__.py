@@ -1,0 +1,1 @@
+"""The records of a run: its directory, checkpoints, history and identity. Nothing here computes a round."""
