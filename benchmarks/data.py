@@ -24,7 +24,7 @@ import numpy as np
 from fedmime.algorithms import fedavg
 from fedmime.data import Population, from_store, tokens
 from fedmime.data.population import describe
-from fedmime.engine.schedule import Schedule
+from fedmime.engine.sampling import Schedule
 from fedmime.randomness import generator
 
 CLIENTS, EXAMPLES, LENGTH, VOCABULARY, COHORT = 342_477, 13_000_000, 20, 10_000, 50

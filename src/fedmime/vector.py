@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,8 @@ Tree = Any
 Scalar = float | jax.Array
 
 
-@jax.tree_util.register_pytree_node_class
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(eq=False)
 class Vector:
     """A pytree of arrays seen as one vector: element-wise `+ - * /` with vectors of the same tree and with scalars.
 
@@ -21,17 +23,7 @@ class Vector:
     Array([4., 4.], dtype=float32)
     """
 
-    __slots__ = ("tree",)
-
-    def __init__(self, tree: Tree) -> None:
-        self.tree = tree
-
-    def tree_flatten(self) -> tuple[tuple[Tree], None]:
-        return (self.tree,), None
-
-    @classmethod
-    def tree_unflatten(cls, _: None, children: tuple[Tree]) -> Self:
-        return cls(children[0])
+    tree: Tree
 
     def map(self, function: Callable[..., Any], *others: Vector) -> Vector:
         """Apply a function to corresponding leaves."""
@@ -66,9 +58,6 @@ class Vector:
 
     def __rtruediv__(self, other: Scalar) -> Vector:
         return self._combine(lambda a, b: b / a, other)
-
-    def __repr__(self) -> str:
-        return f"Vector({self.tree!r})"
 
 
 def zeros(like: Vector) -> Vector:

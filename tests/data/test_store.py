@@ -18,7 +18,7 @@ from fedmime.data import Population, digits, from_arrays, synthetic
 from fedmime.data.store import from_store
 from fedmime.data.views import capped, mapped
 from fedmime.data.writer import seal
-from fedmime.engine.schedule import Schedule
+from fedmime.engine.sampling import Schedule
 from fedmime.errors import ConfigError, DataError
 from fedmime.files import sha256_of
 

@@ -9,7 +9,7 @@ import pytest
 import fedmime as fm
 from engine.setting import PROBLEM, a, close, model, o, population, same
 from fedmime.engine.evaluate import evaluate
-from fedmime.engine.schedule import Schedule
+from fedmime.engine.sampling import Schedule
 from reference import problems as ref_problems
 
 SIZES = [4, 7, 1, 9, 5, 6, 0, 3]

@@ -7,7 +7,6 @@ the run's status.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -17,30 +16,11 @@ from fedmime.aggregation.communication import Cost
 from fedmime.algorithms.algorithm import State
 from fedmime.engine.backends.backend import Work
 from fedmime.engine.cohort import ClientId
-from fedmime.engine.round import LARGEST_UPDATE, Info
+from fedmime.engine.round import Gate, Info
 from fedmime.errors import Diverged, FedmimeError, Stopped
 from fedmime.runs import history
 from fedmime.runs.directory import BEST, RunDirectory
 from fedmime.runs.notes import notes
-from fedmime.validation import POSITIVE, count, real
-
-
-@dataclasses.dataclass(frozen=True)
-class Gate:
-    """The limits beyond which an update is refused and a run is given up.
-
-    Args:
-        largest: an update of a client or of the server has exploded if it is longer than `largest * (1 + ‖x‖)`. An
-            exploded client is left out of the means; if the server's update has exploded, the round is abandoned.
-        patience: number of abandoned rounds in a row after which a run ends with `Diverged`.
-    """
-
-    largest: float = LARGEST_UPDATE
-    patience: int = 3
-
-    def __post_init__(self) -> None:
-        real("gate", "largest", self.largest, POSITIVE)
-        count("gate", "patience", self.patience, least=1)
 
 
 class Log:

@@ -7,6 +7,7 @@ here.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -22,9 +23,26 @@ from fedmime.engine.backends.backend import Answer, Backend, Figures, Totals, Wo
 from fedmime.engine.cohort import ClientId, Cohort
 from fedmime.engine.memory import ClientMemory, RamMemory
 from fedmime.hyperparameters import at_round
+from fedmime.validation import POSITIVE, count, real
 from fedmime.vector import Vector, finite, norm, squared_distance, where
 
-LARGEST_UPDATE = 1e3  # how many times 1 + ‖x‖ an update may be long before it counts as exploded
+
+@dataclasses.dataclass(frozen=True)
+class Gate:
+    """The limits beyond which an update is refused and a run is given up.
+
+    Args:
+        largest: an update of a client or of the server has exploded if it is longer than `largest * (1 + ‖x‖)`. An
+            exploded client is left out of the means; if the server's update has exploded, the round is abandoned.
+        patience: number of abandoned rounds in a row after which a run ends with `Diverged`.
+    """
+
+    largest: float = 1e3
+    patience: int = 3
+
+    def __post_init__(self) -> None:
+        real("gate", "largest", self.largest, POSITIVE)
+        count("gate", "patience", self.patience, least=1)
 
 
 class Info(NamedTuple):
@@ -94,7 +112,7 @@ def play(
     backend: Backend,
     work: Work,
     state: State,
-    largest: float = LARGEST_UPDATE,
+    largest: float = Gate.largest,
     *,
     drift: bool = False,
     meanwhile: Callable[[], object] | None = None,

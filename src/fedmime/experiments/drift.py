@@ -16,7 +16,7 @@ from fedmime import algorithms, optimizers, theory
 from fedmime.algorithms import Algorithm
 from fedmime.algorithms.algorithm import params
 from fedmime.engine import run_round
-from fedmime.engine.schedule import Schedule
+from fedmime.engine.sampling import Schedule
 from fedmime.experiments.reproduce_order import Order
 
 STEPS, BETA, ETA, ROUNDS = 3, 0.5, 1.0, 120

@@ -13,13 +13,14 @@ from fedmime import backends
 from fedmime.algorithms.abstract import anchor_of
 from fedmime.algorithms.algorithm import params
 from fedmime.engine import Gate, Info, Participation
+from fedmime.engine.arguments import check_population
 from fedmime.engine.backends.backend import Work
+from fedmime.engine.backends.specification import Needs
 from fedmime.engine.evaluate import evaluate
 from fedmime.engine.intake import Intake
 from fedmime.engine.prefetch import Prefetch
 from fedmime.engine.round import play, work_of
-from fedmime.engine.schedule import Schedule
-from fedmime.engine.simulate import look_before
+from fedmime.engine.sampling import Schedule
 from fedmime.errors import ConfigError, Stopped
 from fedmime.experiments import grid as grids
 from fedmime.experiments.setting import Setting, plain
@@ -59,14 +60,10 @@ class Lockstep:
         model = self._problem.init(jax.random.fold_in(self._key, 0))
         rounds = max(self._evaluations, default=1)
         intake = Intake.of_run(self._problem.check, first.algorithm.pooled)
-        look_before(intake, self._problem, model, self._population)
+        check_population(intake, self._problem, model, self._population)
         intake.say()
-        self._backend = backends.local().start(
-            self._problem,
-            model,
-            intake=intake,
-            expected=None if first.algorithm.pooled else self._schedule.expected(self._population, rounds),
-        )
+        expected = None if first.algorithm.pooled else self._schedule.expected(self._population, rounds)
+        self._backend = backends.local().start(self._problem, model, Needs(intake, expected=expected))
         self._anchor = anchor_of(first.algorithm, first.algorithm.init(model).server)
         data = identity.data(self._population)
         self.trials = [Trial(point, _name(each.setting, data)) for each, point in zip(prepared, values, strict=True)]

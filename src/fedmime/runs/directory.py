@@ -10,6 +10,7 @@ run that is killed at any time and started again has the same history and model 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import json
@@ -32,6 +33,7 @@ from fedmime.runs import history, identity, provenance
 from fedmime.runs.checkpoint import Checkpoints, Saved
 from fedmime.runs.disk_memory import DiskMemory
 from fedmime.runs.notes import notes, written_to
+from fedmime.validation import count, flag
 from fedmime.vector import by_place
 
 IDENTITY, CONFIG, STATUS, TIMINGS, CLIENTS, LOG = (
@@ -57,6 +59,26 @@ _OURS = (  # what a fresh start removes
     "tb",
     LOG,
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Saving:
+    """How a run with a directory is saved.
+
+    Args:
+        every: rounds between checkpoints; the last round is always saved.
+        keep: how many of the last checkpoints stay, beside the best one.
+        fresh: remove an earlier run in the directory instead of going on with it.
+    """
+
+    every: int = 50
+    keep: int = 3
+    fresh: bool = False
+
+    def __post_init__(self) -> None:
+        count("saving", "every", self.every, least=1)
+        count("saving", "keep", self.keep, least=1)
+        flag("saving", "fresh", self.fresh)
 
 
 class RunDirectory:

@@ -18,7 +18,7 @@ from algorithms.test_transcription import data as transcribed_data
 from fedmime.engine.backends.local import dispatch
 from fedmime.engine.backends.local.layout import Layout
 from fedmime.engine.backends.specification import Local
-from fedmime.engine.schedule import Schedule
+from fedmime.engine.sampling import Schedule
 
 ETA, CLASSES, LENGTH, TOKENS, ROUNDS = 0.02, 5, 7, 11, 2
 SIZES = (1, 9, 5, 9, 5)  # with mini-batches of 4: whole ones, partial ones of one, a client of one

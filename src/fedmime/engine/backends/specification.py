@@ -25,61 +25,52 @@ class Expected(NamedTuple):
     """[clients with examples] local steps of each client."""
 
 
+class Needs(NamedTuple):
+    """What a run or a round needs of a back end beside the problem and the model."""
+
+    intake: Intake | None = None
+    """Looks at clients' data before it is used; by default a new one for the problem."""
+    drift: bool = False
+    """Whether to measure the mean of ‖y − x‖² over all local steps."""
+    expected: Expected | None = None
+    """What a run will ask for; None for a single round."""
+
+
+NO_NEEDS = Needs()
+
+
 class Specification(Protocol):
     """A back end that has not been started yet."""
 
-    def start(
-        self,
-        problem: Problem,
-        model: Any,
-        *,
-        intake: Intake | None = None,
-        drift: bool = False,
-        expected: Expected | None = None,
-    ) -> Backend:
+    def start(self, problem: Problem, model: Any, needs: Needs = NO_NEEDS) -> Backend:
         """Start it for a problem and a model; of the model only the shapes matter."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Local:
-    """Compiled programs on the devices of this process."""
+    """Compiled programs on the devices of this process; `layout` has the padded sizes of their tables."""
 
     devices: int | None = None
     layout: Any = None
 
-    def start(
-        self,
-        problem: Problem,
-        model: Any,
-        *,
-        intake: Intake | None = None,
-        drift: bool = False,
-        expected: Expected | None = None,
-    ) -> Backend:
+    def start(self, problem: Problem, model: Any, needs: Needs = NO_NEEDS) -> Backend:
         """See `Specification.start`."""
         from fedmime.engine.backends.local.dispatch import LocalBackend
 
-        return LocalBackend(problem, model, self.devices, intake or Intake(problem.check), drift, self.layout, expected)
+        intake = needs.intake or Intake(problem.check)
+        return LocalBackend(problem, model, self.devices, intake, needs.drift, self.layout, needs.expected)
 
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
     """Eager Python, one client after another."""
 
-    def start(
-        self,
-        problem: Problem,
-        model: Any,
-        *,
-        intake: Intake | None = None,
-        drift: bool = False,
-        expected: Expected | None = None,
-    ) -> Backend:
+    def start(self, problem: Problem, model: Any, needs: Needs = NO_NEEDS) -> Backend:
         """See `Specification.start`."""
         from fedmime.engine.backends.reference import ReferenceBackend
 
-        return ReferenceBackend(problem, model, intake or Intake(problem.check), drift)
+        return ReferenceBackend(problem, model, needs.intake or Intake(problem.check), needs.drift)
 
 
 Choice = str | Specification

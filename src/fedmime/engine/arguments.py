@@ -1,0 +1,156 @@
+"""Checks of what `simulate` and `run_round` are called with, before anything is computed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedmime.algorithms.algorithm import Algorithm, State
+from fedmime.engine.cohort import Cohort
+from fedmime.engine.contract import check_metrics
+from fedmime.engine.intake import Intake
+from fedmime.engine.participation import RELIABLE, Participation
+from fedmime.engine.round import Gate
+from fedmime.engine.sampling import Clients, Schedule
+from fedmime.errors import ConfigError, DataError
+from fedmime.hyperparameters import at_round
+from fedmime.runs.directory import Saving
+from fedmime.validation import (
+    LARGEST_SEED,
+    choice,
+    count,
+    flag,
+    floating,
+    made,
+    offers,
+    random_key,
+    started,
+)
+
+_MOST_EXAMPLES = 2**28  # of one client in one round, repeated ones counted: its plan has a number for each
+_KINDS = {
+    "run_dir": (str | os.PathLike, "be a path"),
+    "participation": (Participation, "be an fm.Participation"),
+    "saving": (Saving, "be an fm.Saving"),
+    "gate": (Gate, "be an fm.Gate"),
+    "config": (Mapping, "be a dict"),
+    "on_round": (Callable, "be a function"),
+    "stop": (Callable, "be a function"),
+}
+
+
+def check_run(problem: Any, initial: Any, flags: Mapping[str, Any], optional: Mapping[str, Any]) -> None:
+    """Check the arguments of `simulate` that do not decide how cohorts are drawn.
+
+    Args:
+        flags: arguments that must be True or False, by name.
+        optional: arguments that may be None, by name; `_KINDS` says what they are otherwise.
+    """
+    offers("simulate", "problem", problem, ("loss", "check", "init", "metrics"), "come from fm.models")
+    if initial is not None:
+        started("simulate", "initial", floating("simulate", "initial", initial), problem.init)
+    for name, value in flags.items():
+        flag("simulate", name, value)
+    for name, value in optional.items():
+        if value is not None:
+            made("simulate", name, value, *_KINDS[name])
+
+
+def schedule_of(
+    algorithm: Algorithm,
+    population: Clients,
+    rounds: int,
+    cohort_size: int,
+    batch_size: int | None,
+    epochs: int | None,
+    steps: int | None,
+    seed: int,
+    weights: str,
+    participation: Participation | None,
+) -> Schedule:
+    """The schedule of a run, after the arguments of `simulate` that decide it were checked."""
+    made("simulate", "algorithm", algorithm, Algorithm, "come from fm.algorithms")
+    offers("simulate", "population", population, ("sizes", "client_at"), "come from fm.data")
+    for name, value in (("rounds", rounds), ("cohort_size", cohort_size)):
+        count("simulate", name, value, least=1)
+    for name, value in (("batch_size", batch_size), ("epochs", epochs), ("steps", steps)):
+        if value is not None:
+            count("simulate", name, value, least=1)
+    seed = count("simulate", "seed", seed, most=LARGEST_SEED)
+    choice("simulate", "weights", weights, ("examples", "uniform"))
+    if epochs is not None and steps is not None:
+        raise ConfigError(f"simulate: give epochs or steps, not both (epochs={epochs}, steps={steps})")
+    clients = int(np.count_nonzero(population.sizes))
+    if not clients:
+        raise DataError("simulate: no client of the population has an example")
+    if cohort_size > clients:
+        raise ConfigError(f"simulate: cohort_size={cohort_size} exceeds the {clients} clients with examples; lower it")
+    if algorithm.split and cohort_size % 2:
+        raise ConfigError(f"simulate: split cohorts have two halves, so cohort_size must be even, got {cohort_size}")
+    if epochs is None and steps is None:
+        epochs = 1
+    schedule = Schedule(cohort_size, batch_size, epochs, steps, seed, weights, participation or RELIABLE)
+    largest = int(population.sizes.max())
+    examples = int(schedule.lengths(np.array([largest]))[0]) * (batch_size or largest)
+    if examples > _MOST_EXAMPLES:
+        raise ConfigError(
+            f"simulate: the largest client would take {examples:,} examples in a round (batch_size={batch_size}, "
+            f"epochs={epochs}, steps={steps}); accepted are at most {_MOST_EXAMPLES:,}"
+        )
+    return schedule
+
+
+def blank_memory(algorithm: Algorithm, state: State, schedule: Schedule) -> Any:
+    """What a client that was never seen has kept; samplers that may draw a client twice cannot serve such clients."""
+    blank = jax.tree.map(np.asarray, algorithm.remember(state.server.x))
+    if jax.tree.leaves(blank) and schedule.participation.sampler == "with_replacement":
+        raise ConfigError("simulate: sampler='with_replacement' may draw a client twice, which cannot keep two values")
+    return blank
+
+
+def check_population(intake: Intake, problem: Any, model: Any, population: Clients) -> None:
+    """Refuse data before the first round that would otherwise end a run in the midst of it.
+
+    Clients in memory are all looked at; those of a store when they are drawn, since reading it all may take hours.
+    """
+    if getattr(population, "resident", False):
+        intake.look_at_all(population)
+    else:
+        intake.look_at_first(population)
+    if population.test is not None:
+        intake.accept("test set", population.test)
+        check_metrics(problem, model, population.test)
+
+
+def check_round(
+    algorithm: Algorithm, problem: Any, state: State, cohort: Cohort, key: Any, memory: Any, drift: Any
+) -> None:
+    """Check the arguments of `run_round`."""
+    made("run_round", "algorithm", algorithm, Algorithm, "come from fm.algorithms")
+    offers("run_round", "problem", problem, ("name", "loss", "factors", "chunk", "check"), "come from fm.models")
+    made("run_round", "state", state, State, "come from algorithm.init(params)")
+    made("run_round", "cohort", cohort, Cohort, "come from fm.Cohort.from_batches")
+    if key is not None:
+        random_key("run_round", "key", key)
+    if memory is not None:
+        offers("run_round", "memory", memory, ("read", "write"), "be a client memory")
+    flag("run_round", "drift", drift)
+    own = jax.tree.structure(jax.eval_shape(lambda: at_round(algorithm, 0).start(state.server.x)))
+    if jax.tree.structure(state.server) != own:
+        kinds = f"init of this very {type(algorithm).__name__}, got a {type(state.server).__name__}"
+        raise ConfigError(f"run_round: state must come from the {kinds} of another algorithm or base")
+    started("run_round", "params", state.server.x.tree, getattr(problem, "init", None))
+    asks = algorithm.prime_points if state.round < algorithm.gradient_rounds else algorithm.points
+    name = type(algorithm).__name__
+    if not cohort.probing and asks(state.server):
+        raise DataError(f"run_round: the cohort has no client to ask for gradients; {name} needs one")
+    if not cohort.members:
+        raise DataError("run_round: the cohort has no client; give at least one")
+    if algorithm.local_steps and not cohort.training:
+        raise DataError("run_round: the cohort has no client that trains")
+    if algorithm.split and not any(m.probes and not m.steps for m in cohort.members):
+        raise DataError("run_round: split cohorts need clients that only send gradients; give them as full=[...]")
