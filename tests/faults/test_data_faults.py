@@ -32,12 +32,13 @@ from data.published import (
 )
 from fedmime.cli import data as cli
 from fedmime.data import Population, emnist, from_arrays, from_fedjax_sqlite, from_tff_hdf5, from_tff_sqlite
+from fedmime.data.checksums import pin
 from fedmime.data.limits import Limits
 from fedmime.data.unpack import unpack_lzma
 from fedmime.data.verify import examine
 from fedmime.data.views import capped
 from fedmime.errors import DataError, FedmimeError
-from fedmime.files import pin, sha256_of
+from fedmime.files import sha256_of
 
 SMALL = Limits(client_bytes=10_000_000, file_bytes=50_000_000)
 

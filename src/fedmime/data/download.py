@@ -22,10 +22,11 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from fedmime.data import catalog
+from fedmime.data.checksums import pin, pinned
 from fedmime.data.limits import DEFAULT, Limits
 from fedmime.data.unpack import unpack_tar
 from fedmime.errors import ConfigError, DataError
-from fedmime.files import flush, pin, pinned, sha256_of
+from fedmime.files import flush, sha256_of
 
 Progress = Callable[[str, int, int | None], None]  # what, bytes so far, bytes in all if known
 _BLOCK = 1 << 18

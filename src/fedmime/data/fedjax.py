@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from fedmime.data.arrays import checked, same_fields
+from fedmime.data.checksums import require
 from fedmime.data.limits import DEFAULT, Limits
 from fedmime.data.population import Columns, Population, describe
 from fedmime.data.sqlite import Database
 from fedmime.errors import DataError
-from fedmime.files import require, sha256_of
+from fedmime.files import sha256_of
 
 _TABLES = {"federated_data": ("client_id", "data", "num_examples")}
 _DTYPES = {"bool", "float16", "float32", "float64", "complex64", "complex128"} | {

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from fedmime.data import catalog
+from fedmime.data.checksums import require
 from fedmime.data.digits import digits
 from fedmime.data.emnist import emnist
 from fedmime.data.fedjax import from_fedjax_sqlite
@@ -18,7 +19,7 @@ from fedmime.data.synthetic import synthetic
 from fedmime.data.tff import from_tff_hdf5, from_tff_sqlite
 from fedmime.data.writer import SCHEMA
 from fedmime.errors import DataError
-from fedmime.files import require, sha256_of
+from fedmime.files import sha256_of
 
 EMBEDDED = {
     "handwriting": "generated handwriting by writer, 62 classes: 3,400 clients",

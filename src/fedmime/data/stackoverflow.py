@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from fedmime.data import catalog, tokens
+from fedmime.data.checksums import require
 from fedmime.data.limits import DEFAULT, Limits
 from fedmime.data.population import Columns, Population
 from fedmime.data.store import from_store
 from fedmime.data.views import capped, mapped
 from fedmime.errors import ConfigError, DataError
-from fedmime.files import require, sha256_of
+from fedmime.files import sha256_of
 
 WORD_COUNT = "stackoverflow.word_count"
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedmime.data.arrays import same_fields
+from fedmime.data.checksums import pin, require
 from fedmime.data.limits import DEFAULT, Limits
 from fedmime.data.population import Field, Population, describe
 from fedmime.data.tff_sqlite import Examples
 from fedmime.data.unpack import unpack_lzma
 from fedmime.errors import DataError
-from fedmime.files import pin, require, sha256_of
+from fedmime.files import sha256_of
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

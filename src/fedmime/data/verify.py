@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from fedmime.data.checksums import pinned
 from fedmime.data.population import Columns, Population
 from fedmime.data.sources import Source
 from fedmime.data.sqlite import MAGIC, Database
 from fedmime.errors import ConfigError, DataError
-from fedmime.files import pinned, sha256_of
+from fedmime.files import sha256_of
 from fedmime.validation import not_finite, unscaled
 
 MOST = 20  # findings kept; the rest is counted
