@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from fedmime.engine.cohort import ClientId, Columns, client_id
+from fedmime.engine.cohort import ClientId, Cohort, Columns, client_id
 from fedmime.errors import ClientError, DataError
 from fedmime.runs.notes import notes, warnings
 from fedmime.validation import not_finite, unscaled
@@ -79,19 +79,18 @@ class Intake:
         assert first is not None
         raise first
 
-    def refuses(self, index: int, client: ClientId, read: Callable[[], Columns]) -> str | None:
-        """Why a client must be left out of a round; None if its data is sound.
+    def refuses(self, cohort: Cohort, place: int) -> str | None:
+        """Why the member at a place of a cohort must be left out of the round; None if its data is sound.
 
-        Args:
-            index: position in the population.
-            client: the client's id, for messages.
-            read: reads the client's columns. In a run it is called once for each client.
+        In a run the data of each client is read and checked once.
         """
+        index = cohort.members[place].client
         if self._once and index in self._known:
             return self._known[index]
         self._known[index] = None
+        client = cohort.client_id(index)
         try:
-            data = read()
+            data = cohort.source.examples(place)
             self.accept(f"client {client!r}", data)
         except DataError as error:
             if not self._once and not isinstance(error, ClientError):

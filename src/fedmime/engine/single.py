@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 
 from fedmime.algorithms.abstract import anchor_of
@@ -51,10 +49,6 @@ def run_round(
 
 def _pooled(cohort: Cohort, intake: Intake) -> tuple[Cohort, tuple[ClientId, ...]]:
     """The sound examples of a cohort in the hands of one client, and the clients that were left out."""
-    bad = {
-        place
-        for place, m in enumerate(cohort.members)
-        if intake.refuses(m.client, cohort.client_id(m.client), functools.partial(cohort.source.examples, place))
-    }
+    bad = {place for place in range(len(cohort.members)) if intake.refuses(cohort, place)}
     refused = dict.fromkeys(cohort.client_id(cohort.members[place].client) for place in sorted(bad))
     return cohort.pooled(without=bad), tuple(refused)

@@ -7,7 +7,6 @@ losses and algorithms), and the computation of a deployed client. An error names
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -42,6 +41,7 @@ class ReferenceBackend:
     def __init__(self, problem: Problem, model: Any, intake: Intake, drift: bool) -> None:
         self.memory: ClientMemory | None = None
         self.problem, self._model, self._intake, self._drift = problem, model, intake, drift
+        self._random: bool | None = None  # whether the loss draws random numbers, known from the first client on
         self._refused: dict[int, str] = {}
         self._new: dict[int, Any] = {}  # what clients keep if the server accepts the round
 
@@ -52,7 +52,9 @@ class ReferenceBackend:
         self, work: Work, points: tuple[Vector, ...] = (), message: Message | None = None, bound: Any = np.inf
     ) -> Answer:
         """See `Backend.ask`."""
-        clients = [place for place in range(len(work.cohort.members)) if self._admits(work, place)]
+        reasons = [self._intake.refuses(work.cohort, place) for place in range(len(work.cohort.members))]
+        self._refused |= {m.client: why for m, why in zip(work.cohort.members, reasons, strict=True) if why}
+        clients = [place for place, why in enumerate(reasons) if why is None]
         share, sums = 0.0, [zeros(point) for point in points]
         totals: Totals | None = None
         for place in clients:
@@ -78,14 +80,6 @@ class ReferenceBackend:
         check_metrics(self.problem, params, batch)
         return jax.device_get(self.problem.metrics(params, {name: jnp.asarray(a) for name, a in batch.items()}))
 
-    def _admits(self, work: Work, place: int) -> bool:
-        client = work.cohort.members[place].client
-        read = functools.partial(work.cohort.source.examples, place)
-        reason = self._intake.refuses(client, work.cohort.client_id(client), read)
-        if reason:
-            self._refused[client] = reason
-        return reason is None
-
     def _full_gradient(self, work: Work, place: int, point: Vector) -> Vector:
         """∇fᵢ(point), a weighted mean over chunks of the client's examples.
 
@@ -94,12 +88,13 @@ class ReferenceBackend:
         columns = work.cohort.source.examples(place)
         n, client = len(first_column(columns)), work.cohort.members[place].client
         key = jax.random.fold_in(work.key, client)
-        random = draws_random_numbers(self.problem, self._model, columns)
-        if follows_steps(work, random):
+        if self._random is None:
+            self._random = draws_random_numbers(self.problem, self._model, columns)
+        if follows_steps(work, self._random):
             rows, counts = work.cohort.source.batches(place)
             batches = [(k, rows[k, :count]) for k, count in enumerate(counts)]
         else:
-            size = self.problem.chunk if random else n
+            size = self.problem.chunk if self._random else n
             chunks = (np.arange(start, min(start + size, n)) for start in range(0, n, size))
             batches = [(PROBE_STREAM + number, chunk) for number, chunk in enumerate(chunks)]
         total = zeros(point)

@@ -178,8 +178,7 @@ class LocalBackend:
         """Look at the clients' data, and lay those out that can be used."""
         cohort, refused, places = work.cohort, {}, []
         for place, member in enumerate(cohort.members):
-            read = functools.partial(cohort.source.examples, place)
-            if reason := self._intake.refuses(member.client, cohort.client_id(member.client), read):
+            if reason := self._intake.refuses(cohort, place):
                 refused[member.client] = reason
             else:
                 places.append(place)
