@@ -1,9 +1,13 @@
 """`simulate` with a fresh cohort every round, and start-up, of this tree against another one, interleaved.
 
     python -m benchmarks.simulated --against ../before/src [--models logistic mlp cnn char_lstm] [--repeats 3]
+    python -m benchmarks.simulated --against ../before/src --only startup
 
 Every measurement is a process of its own; the two trees take turns, and medians of the repeats are printed with their
-ratio. The other tree is the `src` folder of any commit, for example of `git worktree add ../before COMMIT`.
+ratio. Start-up is from `python` to the end of a short run, of the library and of the command line, with an empty cache
+of programs and kernels and with a warm one; Python's own bytecode is compiled beforehand, as a package manager does.
+CPU seconds include those of the C compiler. The other tree is the `src` folder of any commit, for example of
+`git worktree add ../before COMMIT`.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -30,6 +35,8 @@ population = fm.data.digits(clients=50, alpha=0.1, seed=0)
 algorithm = fm.algorithms.mime(fm.optimizers.momentum(beta=0.9), eta=0.3)
 fm.simulate(algorithm, problem, population, rounds=30, cohort_size=10, batch_size=10, epochs=2, evaluate_every=10)
 """
+COMMAND_LINE = "from fedmime.cli.main import script; script()"
+TRAIN = "train --task digits-logistic --algorithm mime --base momentum --eta 0.3 --epochs 2 --rounds 30 --quiet --out"
 
 
 def one(model: str, algorithm: str) -> dict[str, float]:
@@ -67,24 +74,56 @@ def one(model: str, algorithm: str) -> dict[str, float]:
     return {"cpu": 1000 * STEPS * cpu / steps, "wall": 1000 * STEPS * wall / steps}
 
 
-def measured(source: Path, words: list[str], **environment: str) -> float | dict[str, float]:
-    """What a process with a tree's package prints, or how long it takes."""
-    begun = time.perf_counter()
+def ran(source: Path, words: list[str], **environment: str) -> tuple[dict[str, float], str]:
+    """How long a process with a tree's package takes, in CPU and wall seconds, and what it prints."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    path = {"PYTHONPATH": f"{source}{os.pathsep}{HERE.parent}"}
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(
-        [sys.executable, *words],
-        env=os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{HERE.parent}"} | environment,
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, *words], env=kept | path | environment, capture_output=True, text=True, check=True
     )
-    taken = time.perf_counter() - begun
-    return json.loads(done.stdout.splitlines()[-1]) if done.stdout.strip() else taken
+    wall, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"cpu": cpu, "wall": wall}, done.stdout
 
 
 def compared(name: str, ours: list[float], theirs: list[float], unit: str) -> None:
     """Print medians and their ratio."""
     own, other = statistics.median(ours), statistics.median(theirs)
-    print(f"{name:28} {own:9.3g} {unit}  before {other:9.3g} {unit}  ratio {own / other:.2f}", flush=True)
+    print(f"{name:32} {own:9.3g} {unit}  before {other:9.3g} {unit}  ratio {own / other:.2f}", flush=True)
+
+
+def rounds(trees: dict[str, Path], models: list[str], repeats: int) -> None:
+    """Compare the rounds of `simulate`."""
+    for model in models:
+        for algorithm in ("fedavg", "mime"):
+            words = ["-m", "benchmarks.simulated", "--against", ".", "--one", model, algorithm]
+            found: dict[str, list[Any]] = {name: [] for name in trees}
+            for _ in range(repeats):
+                for name, source in trees.items():
+                    found[name].append(json.loads(ran(source, words)[1].splitlines()[-1]))
+            for kind in ("cpu", "wall"):
+                each = [[run[kind] for run in found[name]] for name in trees]
+                compared(f"{algorithm} {model}, {kind}", each[0], each[1], "ms")
+
+
+def startup(trees: dict[str, Path], repeats: int) -> None:
+    """Compare the time from `python` to the end of a short run, with an empty and with a warm cache."""
+    times: dict[tuple[str, ...], list[float]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for repeat in range(repeats + 1):
+            for program in ("library", "command line"):
+                for name, source in trees.items():
+                    own = {"FEDMIME_CACHE": f"{scratch}/{repeat}-{program}-{name}", "PYTHONPYCACHEPREFIX": scratch}
+                    for kind in ("empty", "warm"):
+                        out = f"{scratch}/{repeat}-{name}-{kind}"
+                        words = [README] if program == "library" else [COMMAND_LINE, *TRAIN.split(), out]
+                        for unit, taken in ran(source, ["-c", *words], **own)[0].items():
+                            if repeat:  # the first one compiles bytecode
+                                times.setdefault((program, kind, unit, name), []).append(taken)
+    for key in sorted({key[:3] for key in times}, reverse=True):
+        ours, theirs = (times[*key, name] for name in trees)
+        compared("{}, {} cache, {}".format(*key), ours, theirs, "s ")
 
 
 def main() -> None:
@@ -92,30 +131,17 @@ def main() -> None:
     parser.add_argument("--against", type=Path, required=True)
     parser.add_argument("--models", nargs="*", default=list(ROUNDS))
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", choices=("rounds", "startup"))
     parser.add_argument("--one", nargs=2)
     asked = parser.parse_args()
     if asked.one:
         print(json.dumps(one(*asked.one)))
         return
     trees = {"ours": HERE, "theirs": asked.against.resolve()}
-    for model in asked.models:
-        for algorithm in ("fedavg", "mime"):
-            words = ["-m", "benchmarks.simulated", "--against", ".", "--one", model, algorithm]
-            found: dict[str, list[Any]] = {name: [] for name in trees}
-            for _ in range(asked.repeats):
-                for name, source in trees.items():
-                    found[name].append(measured(source, words))
-            for kind in ("cpu", "wall"):
-                each = [[run[kind] for run in found[name]] for name in trees]
-                compared(f"{algorithm} {model}, {kind}", each[0], each[1], "ms")
-    times: dict[tuple[str, str], list[Any]] = {}
-    for _ in range(asked.repeats):
-        for name, source in trees.items():
-            with tempfile.TemporaryDirectory() as folder:  # compiled programs and kernels go there
-                for kind in ("empty", "warm"):
-                    times.setdefault((name, kind), []).append(measured(source, ["-c", README], FEDMIME_CACHE=folder))
-    for kind in ("empty", "warm"):
-        compared(f"README example, {kind} cache", times["ours", kind], times["theirs", kind], "s ")
+    if asked.only != "startup":
+        rounds(trees, asked.models, asked.repeats)
+    if asked.only != "rounds":
+        startup(trees, asked.repeats)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ WITHIN = {  # who may import whom in the same layer
     ("validation", "vector"),
     ("kernels", "files"),
     ("compilation", "files"),
+    ("compilation", "kernels"),
     ("kernels", "vector"),
     ("backends", "engine"),
     ("randomness", "errors"),

@@ -1,4 +1,4 @@
-"""JAX's cache of compiled programs on disk, so that the next process need not compile them again."""
+"""What is compiled for a run: JAX's programs, kept on disk for the next process, and the kernels in C."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ import os
 import jax
 
 from fedmime.files import private_directory, user_cache
+from fedmime.kernels import build
 
 SWITCH = "FEDMIME_NO_COMPILATION_CACHE"
+
+
+def begin() -> None:
+    """Keep compiled programs, and start to load the kernels that every model uses without waiting for them."""
+    keep_programs()
+    build.begin()
 
 
 @functools.cache
@@ -27,7 +34,7 @@ def keep_programs() -> None:
         logging.getLogger("fedmime").warning("compiled programs are not kept: %s", error)
         return
     jax.config.update("jax_compilation_cache_dir", str(programs))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def configured() -> bool:

@@ -165,8 +165,9 @@ def test_a_planted_library_is_not_loaded(folder: Path, monkeypatch) -> None:
         given.append(content)
         raise OSError("seen enough")
 
-    monkeypatch.setattr(build, "_built", lambda _: OURS)
+    monkeypatch.setattr(build, "_built", lambda *_: OURS)
     monkeypatch.setattr(cache, "load", load)
-    (folder / f"kernels-{build._digest(build._compiler() or '')}.so").write_bytes(b"\x7fELF planted")
-    assert "seen enough" in str(build._load.__wrapped__())
+    name = f"kernels-common-{build._digest(build._compiler() or '', build.COMMON)}.so"
+    (folder / name).write_bytes(b"\x7fELF planted")
+    assert "seen enough" in str(build._load(build.COMMON))
     assert given == [OURS]

@@ -98,6 +98,12 @@ def params(state: State) -> Any:
     return state.server.x.tree
 
 
+@jax.jit
+def _start(algorithm: Algorithm, x: Vector) -> Server:
+    """`Algorithm.start` as one program instead of one for each operation and shape."""
+    return algorithm.start(x)
+
+
 class Algorithm(abc.ABC):
     """The base of all algorithms. Subclasses are recipes: numbers are leaves, modes are static."""
 
@@ -117,7 +123,7 @@ class Algorithm(abc.ABC):
     def init(self, params: Any) -> State:
         """The state before the first round, from a model's plain pytree."""
         floating(type(self).__name__, "params", params)
-        return State(0, at_round(self, 0).start(Vector(jax.tree.map(jnp.asarray, params))))
+        return State(0, _start(at_round(self, 0), Vector(jax.tree.map(jnp.asarray, params))))
 
     @abc.abstractmethod
     def start(self, x: Vector) -> Server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 
@@ -17,9 +18,14 @@ _TOLD = _Told(logging.WARNING)
 
 
 def start() -> None:
-    """Show warnings, and use the cache of compiled programs unless the environment says otherwise."""
+    """Show warnings, and use the cache of compiled programs unless the environment says otherwise.
+
+    What was imported lives as long as the process. Frozen, the garbage collector need not walk through it again and
+    again, which takes a sixth of a short run.
+    """
     from fedmime.compilation import keep_programs
 
     logging.getLogger("absl").setLevel(logging.ERROR)
     logging.root.addHandler(_TOLD)  # a second time changes nothing; without one, absl would add its own
     keep_programs()
+    gc.freeze()

@@ -83,6 +83,8 @@ def carry_out(prepared: Prepared, out: Path, asked: Asked, name: str | None = No
 
 def carry_out_all(runs: Sequence[tuple[Prepared, Path]], asked: Asked, name: str | None = None) -> list[Run]:
     """Run one method with several seeds, one after another, each in its directory; one line shows their progress."""
+    import jax
+
     from fedmime.aggregation import communication
     from fedmime.cli.progress import Progress
     from fedmime.cli.signals import Signals
@@ -93,7 +95,7 @@ def carry_out_all(runs: Sequence[tuple[Prepared, Path]], asked: Asked, name: str
     s = first.setting
     assert s.rounds is not None
     assert s.cohort is not None
-    model = first.problem.init(session_key())
+    model = jax.eval_shape(first.problem.init, jax.eval_shape(jax.random.key, 0))
     units = s.cohort // 2 if s.split else s.cohort
     sent = 0 if first.algorithm.pooled else communication.cost(first.algorithm, model).bytes * units
     saving = Saving(asked.checkpoint_every, asked.keep, asked.fresh)
@@ -113,13 +115,6 @@ def carry_out_all(runs: Sequence[tuple[Prepared, Path]], asked: Asked, name: str
             )
             results.append(found)
     return results
-
-
-def session_key() -> Any:
-    """A random key, for shapes only."""
-    import jax
-
-    return jax.random.key(0)
 
 
 def summary(prepared: Prepared, result: Run, out: Path) -> dict[str, Any]:

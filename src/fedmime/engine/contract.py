@@ -53,8 +53,8 @@ def check_metrics(problem: Any, params: Any, sample: Columns) -> None:
 def _traced_loss(name: str, loss: Callable[..., Any], n: int, tree: Any, leaves: tuple[Any, ...]) -> Any:
     """Do the work of `traced_loss`, cached by function and by what `_batch` returns."""
     params, batch = _abstract(tree, leaves)
-    trace = jax.make_jaxpr(loss, return_shape=True)
-    program, found = _with_fields(name, "loss", batch, lambda: trace(params, batch, jax.random.key(0)))
+    trace, key = jax.make_jaxpr(loss, return_shape=True), jax.eval_shape(jax.random.key, 0)
+    program, found = _with_fields(name, "loss", batch, lambda: trace(params, batch, key))
     if _shape(found, n) != "[n]":
         raise ConfigError(f"{name}: loss must have shape [n], got {_shape(found, n)}; give each example its own")
     if not jnp.issubdtype(found.dtype, jnp.floating):

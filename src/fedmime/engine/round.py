@@ -93,14 +93,14 @@ def work_of(algorithm: Algorithm, anchor: Anchor, round_number: int, cohort: Coh
     """
     recipe = at_round(algorithm, round_number)
     updates, gradients = cohort.shares(algorithm.split)
-    key = _fold_in(key, round_number)
+    key = fold_in(key, round_number)
     pick = int(_draws(key)[0] * max(cohort.steps, 1)) if algorithm.draws else -1
     prime = round_number < algorithm.gradient_rounds
     asks = prime or anchor.points > 0
     return Work(recipe, round_number, cohort, updates, gradients, key, pick, asks, Anchor() if prime else anchor)
 
 
-_fold_in = jax.jit(jax.random.fold_in)
+fold_in = jax.jit(jax.random.fold_in)
 
 
 def _draws(key: jax.Array) -> np.ndarray:
@@ -147,7 +147,7 @@ def play(
             server,
             h,
             answer.totals,
-            jnp.asarray(work.round),
+            work.round,
             float(cohort.population),
             coin,
             bound,

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 
 from fedmime.aggregation import communication
 from fedmime.algorithms.abstract import anchor_of
 from fedmime.algorithms.algorithm import Algorithm, params
+from fedmime.compilation import begin
 from fedmime.engine.arguments import blank_memory, check_population, check_run, schedule_of
 from fedmime.engine.backends.backend import Problem, Work
 from fedmime.engine.backends.specification import Choice, Needs, chosen
@@ -20,7 +22,7 @@ from fedmime.engine.intake import Intake
 from fedmime.engine.log import Log
 from fedmime.engine.participation import Participation
 from fedmime.engine.prefetch import Prefetch
-from fedmime.engine.round import Gate, Info, play, work_of
+from fedmime.engine.round import Gate, Info, fold_in, play, work_of
 from fedmime.engine.sampling import Clients
 from fedmime.errors import Stopped
 from fedmime.runs import history, identity
@@ -99,8 +101,9 @@ def simulate(
     check_run(problem, initial, flags, optional | {"on_round": on_round, "stop": stop})
     evaluation = Evaluation(evaluate_every, clients_every, evaluate_train)
     gate, saving = gate or Gate(), saving or Saving()
-    key = jax.random.key(seed)
-    state = algorithm.init(problem.init(jax.random.fold_in(key, 0)) if initial is None else initial)
+    begin()
+    key = _key(np.int64(seed))
+    state = algorithm.init(problem.init(fold_in(key, 0)) if initial is None else initial)
     blank = blank_memory(algorithm, state, schedule)
     intake = Intake.of_run(problem.check, algorithm.pooled)
     check_population(intake, problem, params(state), population)
@@ -143,3 +146,6 @@ def simulate(
                 raise Stopped(f"stopped by signal {signal} after round {state.round}; resume goes on", signal)
         log.finish(state)
     return Run(history.columns(log.rows), state)
+
+
+_key = jax.jit(jax.random.key)  # one program; eagerly it would be three

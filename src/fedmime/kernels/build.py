@@ -1,9 +1,9 @@
 """Compile the C kernels for this machine and register them with XLA.
 
 The kernels use the widest vector registers of the CPU at hand (`-march=native`), so they are not distributed as
-binaries: they are compiled when a kernel is first needed, which takes some seconds, and kept in the user's cache for
-later processes. Without a C compiler, on an accelerator, or with `FEDMIME_NATIVE=0`, there are no kernels and every
-operation takes its definition in JAX; results then differ in the last digits.
+binaries: a library of them is compiled when one of its kernels is first needed, which takes a second or two, and kept
+in the user's cache for later processes. Without a C compiler, on an accelerator, or with `FEDMIME_NATIVE=0`, there are
+no kernels and every operation takes its definition in JAX; results then differ in the last digits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -26,24 +26,41 @@ import jax
 from fedmime.kernels import cache
 
 SWITCH = "FEDMIME_NATIVE"  # the environment variable that turns the kernels off
-# For each source file, the kernels that it defines as functions `fedmime_<kernel>`.
-_SOURCES = {
-    "convolution.c": ("convolve", "kernel_gradient"),
-    "entropy.c": ("cross_entropy",),
-    "linear.c": ("inner_products", "outer_sum", "products"),
-    "matrix.c": (),
-    "recurrence.c": ("lstm_backward", "lstm_forward"),
-    "rows.c": ("take",),
-}
 _HEADERS = ("matrix.h", "vectors.h")
-KERNELS = tuple(kernel for kernels in _SOURCES.values() for kernel in kernels)
 _FLAGS, _LINK = ("-O3", "-march=native", "-fPIC"), ("-shared", "-lm")
 _PATIENCE = 120  # seconds that one command of the compiler may take before it is given up
 _FOLDER = Path(__file__).parent
 
 
+class Library(NamedTuple):
+    """Kernels that are compiled together because a model that needs one of them needs nearly all.
+
+    Attributes:
+        name: for the file in the cache.
+        sources: the source files, the longest to compile first.
+        kernels: what they define, as functions `fedmime_<kernel>`.
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    kernels: tuple[str, ...]
+
+
+COMMON = Library(
+    "common",
+    ("linear.c", "matrix.c", "entropy.c", "rows.c"),
+    ("inner_products", "outer_sum", "products", "cross_entropy", "take"),
+)
+LIBRARIES = (
+    COMMON,
+    Library("convolution", ("convolution.c",), ("convolve", "kernel_gradient")),
+    Library("recurrence", ("recurrence.c",), ("lstm_backward", "lstm_forward")),
+)
+_HOME = {kernel: library for library in LIBRARIES for kernel in library.kernels}
+
+
 class Loaded(NamedTuple):
-    """The kernel library, loaded into this process.
+    """A library of kernels, loaded into this process.
 
     Attributes:
         library: the shared object. The reference keeps it loaded as long as XLA may call it.
@@ -59,20 +76,42 @@ def target(kernel: str) -> str:
     return f"fedmime_{kernel}"
 
 
-def ready() -> bool:
-    """Whether the kernels can be called. The first call compiles or loads them and registers them."""
-    return isinstance(_load(), Loaded)
+def begin() -> None:
+    """Start to load the kernels that every model uses, without waiting for them.
+
+    The compiler is a process of its own, so it runs while this process starts JAX and compiles other programs.
+    """
+    _loading(COMMON)
+
+
+def ready(kernel: str) -> bool:
+    """Whether a kernel can be called. The first call compiles or loads its library and registers it."""
+    return isinstance(_loading(_HOME[kernel]).result(), Loaded)
+
+
+def available() -> bool:
+    """Whether this machine has kernels: whether those that every model uses can be called."""
+    return isinstance(_loading(COMMON).result(), Loaded)
 
 
 def status() -> str:
-    """The path of the kernel library, or the reason why there is none, for `fedmime doctor`."""
-    found = _load()
-    return found.where if isinstance(found, Loaded) else found
+    """The paths of all kernel libraries, or the reason why one is missing, for `fedmime doctor`."""
+    found = [loading.result() for loading in [_loading(library) for library in LIBRARIES]]
+    reasons = [reason for reason in found if isinstance(reason, str)]
+    return reasons[0] if reasons else ", ".join(each.where for each in found if isinstance(each, Loaded))
 
 
 @functools.cache
-def _load() -> Loaded | str:
-    """Find or compile the library and register every kernel with XLA, once per process.
+def _loading(library: Library) -> Future[Loaded | str]:
+    """Call `_load` in a thread, once per process."""
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(_load, library)
+    pool.shutdown(wait=False)
+    return future
+
+
+def _load(library: Library) -> Loaded | str:
+    """Find or compile a library and register its kernels with XLA.
 
     Returns:
         The loaded library, or the reason in words why there are no kernels. A compiler that fails is not an error: the
@@ -86,13 +125,14 @@ def _load() -> Loaded | str:
     if compiler is None:
         return "off (no C compiler found: install one, or name it in CC)"
     try:
-        content, where = cache.kept(f"kernels-{_digest(compiler)}.so", lambda: _built(compiler))
-        library = cache.load(content)
+        name = f"kernels-{library.name}-{_digest(compiler, library)}.so"
+        content, where = cache.kept(name, lambda: _built(compiler, library))
+        loaded = cache.load(content)
     except (OSError, subprocess.SubprocessError) as error:
         return f"off ({compiler} failed: {_reason(error)})"
-    for kernel in KERNELS:
-        jax.ffi.register_ffi_target(target(kernel), jax.ffi.pycapsule(getattr(library, target(kernel))), platform="cpu")
-    return Loaded(library, where)
+    for kernel in library.kernels:
+        jax.ffi.register_ffi_target(target(kernel), jax.ffi.pycapsule(getattr(loaded, target(kernel))), platform="cpu")
+    return Loaded(loaded, where)
 
 
 def _compiler() -> str | None:
@@ -100,13 +140,13 @@ def _compiler() -> str | None:
     return os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
-def _digest(compiler: str) -> str:
+def _digest(compiler: str, library: Library) -> str:
     """The key of a library in the cache: a digest of everything its machine code depends on.
 
     These are the sources, the compiler's version, the CPU, the flags, and the version of jaxlib, whose headers define
     the calling interface. Sixteen hexadecimal digits, 64 bits, make an accidental collision practically impossible.
     """
-    texts = [(_FOLDER / name).read_bytes() for name in (*_HEADERS, *_SOURCES)]
+    texts = [(_FOLDER / name).read_bytes() for name in (*_HEADERS, *library.sources)]
     parts = [
         *texts,
         _run(compiler, "--version"),
@@ -117,8 +157,8 @@ def _digest(compiler: str) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
-def _built(compiler: str) -> bytes:
-    """Compile the sources, each in its own process and as many at a time as there are cores, and link them.
+def _built(compiler: str, library: Library) -> bytes:
+    """Compile a library's sources, each in its own process and as many at a time as there are cores, and link them.
 
     Returns:
         The content of the shared object.
@@ -132,7 +172,7 @@ def _built(compiler: str) -> bytes:
 
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
         linked = Path(scratch) / "kernels.so"
-        _run(compiler, *pool.map(compiled, _SOURCES), *_LINK, "-o", str(linked))
+        _run(compiler, *pool.map(compiled, library.sources), *_LINK, "-o", str(linked))
         return linked.read_bytes()
 
 

@@ -28,7 +28,7 @@ _CONVOLUTION = ("NHWC", "HWIO", "NHWC")
 
 def take(table: jax.Array, places: jax.Array) -> jax.Array:
     """Rows of a table [n, ...] at int32 `places` [m]: [m, ...]."""
-    if not usable(table) or places.dtype != jnp.int32 or places.ndim != 1:
+    if not usable("take", table) or places.dtype != jnp.int32 or places.ndim != 1:
         return table[places]
     width = math.prod(table.shape[1:])
     rows = _call("take", [(places.shape[0], width)])(table.reshape(table.shape[0], width), places)[0]
@@ -37,14 +37,14 @@ def take(table: jax.Array, places: jax.Array) -> jax.Array:
 
 def inner_products(x: jax.Array, w: jax.Array) -> jax.Array:
     """The product x wᵀ for x [n, in], w [out, in]: [n, out]."""
-    if x.shape[1] == w.shape[1] and _wide(x.shape[0], *w.shape) and usable(x, w):
+    if x.shape[1] == w.shape[1] and _wide(x.shape[0], *w.shape) and usable("inner_products", x, w):
         return _call("inner_products", [(x.shape[0], w.shape[0])])(x, w)[0]
     return lax.dot_general(x, w, (((1,), (1,)), ((), ())))
 
 
 def products(d: jax.Array, w: jax.Array) -> jax.Array:
     """The product d w for d [n, out], w [out, in]: [n, in]."""
-    if d.shape[1] == w.shape[0] and _wide(d.shape[0], *w.shape) and usable(d, w):
+    if d.shape[1] == w.shape[0] and _wide(d.shape[0], *w.shape) and usable("products", d, w):
         return _call("products", [(d.shape[0], w.shape[1])])(d, w)[0]
     return d @ w
 
@@ -54,7 +54,7 @@ def outer_sum(d: jax.Array, a: jax.Array) -> jax.Array:
 
     For a mini-batch, the barrier makes XLA:CPU store the small transposed operand instead of walking it with a stride.
     """
-    if d.shape[0] == a.shape[0] and _wide(d.shape[0], d.shape[1], a.shape[1]) and usable(d, a):
+    if d.shape[0] == a.shape[0] and _wide(d.shape[0], d.shape[1], a.shape[1]) and usable("outer_sum", d, a):
         return _call("outer_sum", [(d.shape[1], a.shape[1])])(d, a)[0]
     return (lax.optimization_barrier(d.T) if d.shape[0] <= FEW_ROWS else d.T) @ a
 
@@ -62,7 +62,7 @@ def outer_sum(d: jax.Array, a: jax.Array) -> jax.Array:
 def adds_outer(d: jax.Array, a: jax.Array, terms: int = MOST_TERMS) -> bool:
     """Whether a kernel can add dᵀa to so many arrays in one pass."""
     fits = d.shape[0] == a.shape[0] <= MOST_ROWS and min(d.shape[1], a.shape[1]) >= VECTOR and terms <= MOST_TERMS
-    return fits and usable(d, a)
+    return fits and usable("outer_sum", d, a)
 
 
 def add_outer(
@@ -73,7 +73,7 @@ def add_outer(
     The kernel writes the result in the memory of the first term. XLA copies that term first if it may still be read,
     unless it knows the results of such reads: arrays `after` which this operation comes.
     """
-    if not terms or not adds_outer(d, a, len(terms)) or not usable(*(array for _, array in terms)):
+    if not terms or not adds_outer(d, a, len(terms)) or not usable("outer_sum", *(array for _, array in terms)):
         return weighted_sum([*terms, (1.0, outer_sum(d, a))])
     scales = jnp.stack([jnp.asarray(scale, d.dtype) for scale, _ in terms])
     arrays = [array for _, array in terms]
@@ -92,12 +92,12 @@ def weighted_sum(terms: Sequence[tuple[Any, jax.Array]]) -> jax.Array:
 
 def summable(array: Any) -> bool:
     """Whether an array may be a term of a sum with an outer product."""
-    return array.ndim == 2 and min(array.shape) >= VECTOR and usable(array)
+    return array.ndim == 2 and min(array.shape) >= VECTOR and usable("outer_sum", array)
 
 
 def cross_entropy(z: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Log Σ exp(z) − z at the label for each row of z [n, classes]: [n], and its derivative in z: [n, classes]."""
-    if jnp.issubdtype(labels.dtype, jnp.integer) and labels.shape == z.shape[:1] and usable(z):
+    if jnp.issubdtype(labels.dtype, jnp.integer) and labels.shape == z.shape[:1] and usable("cross_entropy", z):
         losses, d = _call("cross_entropy", [z.shape[:1], z.shape])(z, labels.astype(jnp.int32))
         return losses, d
     hot = labels[:, None] == jnp.arange(z.shape[-1], dtype=labels.dtype)
@@ -108,7 +108,7 @@ def cross_entropy(z: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array
 def convolve(x: jax.Array, kernel: jax.Array, pads: Padding) -> jax.Array:
     """X [batch, height, width, in] convolved with a kernel [height, width, in, out], stride 1."""
     slid = _slid(x.shape[1:3], kernel.shape[:2], pads)
-    if x.shape[3] == kernel.shape[2] and min(slid) > 0 and _in_vectors(kernel, pads) and usable(x, kernel):
+    if x.shape[3] == kernel.shape[2] and min(slid) > 0 and _in_vectors(kernel, pads) and usable("convolve", x, kernel):
         return _call("convolve", [(x.shape[0], *slid, kernel.shape[3])])(x, kernel)[0]
     return lax.conv_general_dilated(x, kernel, (1, 1), pads, dimension_numbers=_CONVOLUTION)
 
@@ -146,7 +146,8 @@ def lstm_forward(z: jax.Array, u: jax.Array, b: jax.Array) -> tuple[jax.Array, j
     z [time, batch, 4 hidden] holds the inputs' products. None where no kernel can run it: the layer has its own loop.
     """
     hidden = u.shape[0]
-    if u.shape != (hidden, 4 * hidden) or not z.shape[2:] == b.shape == (4 * hidden,) or not usable(z, u, b):
+    fits = u.shape == (hidden, 4 * hidden) and z.shape[2:] == b.shape == (4 * hidden,)
+    if not fits or not usable("lstm_forward", z, u, b):
         return None
     outputs = (*z.shape[:2], hidden)
     h, c, gates = _call("lstm_forward", [outputs, outputs, z.shape], {0: 2})(z, u, b)
@@ -157,12 +158,14 @@ def lstm_backward(d: jax.Array, gates: jax.Array, c: jax.Array, u: jax.Array) ->
     """The cotangent of z [time, batch, 4 hidden] for the cotangent d of the outputs; None where there is no kernel."""
     time, batch, hidden = c.shape
     fits = d.shape == c.shape and gates.shape == (time, batch, 4 * hidden) and u.shape == (hidden, 4 * hidden)
-    return _call("lstm_backward", [gates.shape], {1: 0})(d, gates, c, u)[0] if fits and usable(d, gates, c, u) else None
+    if not fits or not usable("lstm_backward", d, gates, c, u):
+        return None
+    return _call("lstm_backward", [gates.shape], {1: 0})(d, gates, c, u)[0]
 
 
-def usable(*arrays: jax.Array) -> bool:
-    """Whether kernels can take such arrays on this machine; shapes that do not match are left to XLA's messages."""
-    return all(a.dtype == jnp.float32 and a.size for a in arrays) and ready()
+def usable(kernel: str, *arrays: jax.Array) -> bool:
+    """Whether a kernel can take such arrays on this machine; shapes that do not match are left to XLA's messages."""
+    return all(a.dtype == jnp.float32 and a.size for a in arrays) and ready(kernel)
 
 
 def _call(kernel: str, shapes: Sequence[tuple[int, ...]], aliases: dict[int, int] | None = None) -> Any:
@@ -177,7 +180,7 @@ def _wide(rows: int, *widths: int) -> bool:
 
 def _correlates(x: jax.Array, d: jax.Array, pads: Padding) -> bool:
     fits = x.shape[0] == d.shape[0] and min(_slid(x.shape[1:3], d.shape[1:3], pads)) > 0
-    return fits and _in_vectors(d, pads) and usable(x, d)
+    return fits and _in_vectors(d, pads) and usable("kernel_gradient", x, d)
 
 
 def _correlate(x: jax.Array, d: jax.Array, pads: Padding) -> jax.Array:

@@ -56,6 +56,7 @@ def _cnn(input_shape: tuple[int, ...], classes: int, rates: tuple[float, float])
     height, width, channels = input_shape
     flat = ((height - 4) // 2) * ((width - 4) // 2) * CHANNELS[1]
 
+    @jax.jit
     def init(key: jax.Array) -> Params:
         keys = jax.random.split(key, 4)
         return {

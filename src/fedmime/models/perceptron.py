@@ -51,6 +51,7 @@ def _perceptron(name: str, input_shape: tuple[int, ...], classes: int, hidden: t
     widths = (math.prod(input_shape), *hidden, classes)
     depth = len(widths) - 1
 
+    @jax.jit
     def init(key: jax.Array) -> Params:
         keys = jax.random.split(key, depth)
         return {f"dense{i}": initialisers.dense(keys[i], widths[i], widths[i + 1]) for i in range(depth)}

@@ -90,6 +90,7 @@ def _lstm(
         project: whether each of them is followed by a dense layer to the embedding size.
     """
 
+    @jax.jit
     def init(key: jax.Array) -> Params:
         first, last, *keys = jax.random.split(key, 2 + depth)
         width = embedding

@@ -32,7 +32,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "devices": [device.device_kind for device in jax.devices()],
-        "native": build.ready(),
+        "native": build.available(),
         "float64": bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
         "git": _commit(),
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

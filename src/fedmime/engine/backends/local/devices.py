@@ -56,15 +56,15 @@ def add_parts(trees: Sequence[Any], mesh: Mesh) -> Any:
     Each device's part is copied there first. A collective would make devices wait for each other inside a program, and
     an error on one of them would then leave the others waiting.
     """
-    first = mesh.devices.flat[0]
-
-    def parts(*leaves: jax.Array) -> list[jax.Array]:
-        shards = [s for leaf in leaves for s in sorted(leaf.addressable_shards, key=lambda s: s.index[0].start or 0)]
-        return [jax.device_put(shard.data, first) for shard in shards]
-
     leaves, structure = jax.tree.flatten(trees[0])
-    others = [jax.tree.leaves(tree) for tree in trees[1:]]
-    return jax.tree.unflatten(structure, _add([parts(*each) for each in zip(leaves, *others, strict=True)]))
+    columns = zip(leaves, *(jax.tree.leaves(tree) for tree in trees[1:]), strict=True)
+    parts = [[shard.data for leaf in column for shard in _shards(leaf)] for column in columns]
+    return jax.tree.unflatten(structure, _add(jax.device_put(parts, mesh.devices.flat[0])))
+
+
+def _shards(array: jax.Array) -> list[jax.Shard]:
+    """The parts of an array [devices, ...], in the order of the devices."""
+    return sorted(array.addressable_shards, key=lambda shard: shard.index[0].start or 0)
 
 
 @jax.jit
