@@ -64,7 +64,7 @@ class LaneClient:
 
     def grad(self, y: Vector, batch: Batch) -> Vector:
         """See `fedmime.algorithms.algorithm.Client.grad`."""
-        self._loss, gradient = loss_and_grad(self._lane.problem, y, batch.handle)
+        self._loss, gradient = loss_and_grad(self._lane, y, batch.handle)
         return gradient
 
     def grad_difference(self, y: Vector, x: Vector, batch: Batch) -> Vector:
@@ -72,7 +72,7 @@ class LaneClient:
         if y is self._at_start and self._at_anchor is not None:
             self._loss = loss_at_anchor(batch.handle, self._at_anchor)
             return zeros(y)
-        self._loss, difference = loss_and_difference(self._lane.problem, y, x, batch.handle, self._at_anchor)
+        self._loss, difference = loss_and_difference(self._lane, y, x, batch.handle, self._at_anchor)
         return difference
 
     def descend(self, step: Callable[[Carry, Batch], Carry], start: Carry) -> Carry:

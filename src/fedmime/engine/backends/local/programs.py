@@ -66,7 +66,7 @@ def gradients(
     """
 
     def in_lane(tables: Tables, own: tuple[()], points: tuple[Vector, ...], pool: Any, key: jax.Array) -> Any:
-        lane = Lane(problem, pool, tables, key, options.chunk)
+        lane = Lane(problem, pool, tables, key, options.chunk, options.lanes == 1)
         sums, at_anchor = [], None
         for i, point in enumerate(points):
             how = options.at_anchor if i == options.anchor else None
@@ -109,7 +109,7 @@ def training(
 
     def in_lane(tables: Tables, own: Any, message: Message, algorithm: Any, pool: Any, key: Any, scalars: Any) -> Any:
         (tables_at_anchor, kept), (pick, bound) = own, scalars
-        lane = Lane(problem, pool, tables, key, options.chunk)
+        lane = Lane(problem, pool, tables, key, options.chunk, options.lanes == 1)
         known = AtAnchor(options.at_anchor, *tables_at_anchor) if options.at_anchor and tables_at_anchor else None
         return _train(algorithm, message, lane, known, kept, pick, bound, options)
 
