@@ -14,11 +14,12 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import comparison, data_section, goals, report, roofline, scaling, sweep_section
+from benchmarks import comparison, data_section, goals, report, roofline, scaling, simulated, sweep_section
 from benchmarks.shapes import MODELS
 from benchmarks.tables import all_tables
 
 MEASURED: dict[str, Callable[[Path, bool, Callable[[str], None]], dict[str, Any]]] = {
+    "simulate": simulated.run,
     "peers": comparison.run,
     "roofline": roofline.run,
     "scaling": scaling.run,

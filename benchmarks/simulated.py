@@ -7,27 +7,32 @@ Every measurement is a process of its own; the two trees take turns, and medians
 ratio. Start-up is from `python` to the end of a short run, of the library and of the command line, with an empty cache
 of programs and kernels and with a warm one; Python's own bytecode is compiled beforehand, as a package manager does.
 CPU seconds include those of the C compiler. The other tree is the `src` folder of any commit, for example of
-`git worktree add ../before COMMIT`.
+`git worktree add ../before COMMIT`. `make bench` runs all of it first, against the commit before back ends.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
+import itertools
 import json
 import os
 import resource
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent.parent / "src"
 ROUNDS = {"logistic": 60, "mlp": 40, "cnn": 8, "char_lstm": 8}
 FIRST = 2  # rounds that are not counted: they compile
 CLIENTS, COHORT, STEPS = 100, 20, 320  # figures are scaled to a round of so many local steps
+BEFORE = "f4a7eb3"  # the last commit whose engine was one file of machinery: what the redesign is measured against
 README = """
 import fedmime as fm
 problem = fm.models.logistic(input_shape=(8, 8, 1), classes=10)
@@ -37,6 +42,13 @@ fm.simulate(algorithm, problem, population, rounds=30, cohort_size=10, batch_siz
 """
 COMMAND_LINE = "from fedmime.cli.main import script; script()"
 TRAIN = "train --task digits-logistic --algorithm mime --base momentum --eta 0.3 --epochs 2 --rounds 30 --quiet --out"
+
+
+class Trees(NamedTuple):
+    """The `src` folders of this tree and of the other one."""
+
+    ours: Path
+    before: Path
 
 
 def one(model: str, algorithm: str) -> dict[str, float]:
@@ -87,33 +99,44 @@ def ran(source: Path, words: list[str], **environment: str) -> tuple[dict[str, f
     return {"cpu": cpu, "wall": wall}, done.stdout
 
 
-def compared(name: str, ours: list[float], theirs: list[float], unit: str) -> None:
-    """Print medians and their ratio."""
-    own, other = statistics.median(ours), statistics.median(theirs)
-    print(f"{name:32} {own:9.3g} {unit}  before {other:9.3g} {unit}  ratio {own / other:.2f}", flush=True)
+class Row(NamedTuple):
+    """Medians of one figure for this tree and for the other one."""
+
+    name: str
+    unit: str
+    ours: float
+    before: float
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / self.before
+
+    def __str__(self) -> str:
+        own, other = (f"{figure:9.3g} {self.unit:2}" for figure in (self.ours, self.before))
+        return f"{self.name:32} {own}  before {other}  ratio {self.ratio:.2f}"
 
 
-def rounds(trees: dict[str, Path], models: list[str], repeats: int) -> None:
+def rounds(trees: Trees, models: Sequence[str], repeats: int) -> Iterator[Row]:
     """Compare the rounds of `simulate`."""
     for model in models:
         for algorithm in ("fedavg", "mime"):
-            words = ["-m", "benchmarks.simulated", "--against", ".", "--one", model, algorithm]
-            found: dict[str, list[Any]] = {name: [] for name in trees}
+            words = ["-m", "benchmarks.simulated", "--one", model, algorithm]
+            found: dict[str, list[Any]] = {name: [] for name in trees._fields}
             for _ in range(repeats):
-                for name, source in trees.items():
+                for name, source in trees._asdict().items():
                     found[name].append(json.loads(ran(source, words)[1].splitlines()[-1]))
             for kind in ("cpu", "wall"):
-                each = [[run[kind] for run in found[name]] for name in trees]
-                compared(f"{algorithm} {model}, {kind}", each[0], each[1], "ms")
+                ours, before = (statistics.median(run[kind] for run in found[name]) for name in trees._fields)
+                yield Row(f"{algorithm} {model}, {kind}", "ms", ours, before)
 
 
-def startup(trees: dict[str, Path], repeats: int) -> None:
+def startup(trees: Trees, repeats: int) -> Iterator[Row]:
     """Compare the time from `python` to the end of a short run, with an empty and with a warm cache."""
     times: dict[tuple[str, ...], list[float]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for repeat in range(repeats + 1):
             for program in ("library", "command line"):
-                for name, source in trees.items():
+                for name, source in trees._asdict().items():
                     own = {"FEDMIME_CACHE": f"{scratch}/{repeat}-{program}-{name}", "PYTHONPYCACHEPREFIX": scratch}
                     for kind in ("empty", "warm"):
                         out = f"{scratch}/{repeat}-{name}-{kind}"
@@ -122,13 +145,29 @@ def startup(trees: dict[str, Path], repeats: int) -> None:
                             if repeat:  # the first one compiles bytecode
                                 times.setdefault((program, kind, unit, name), []).append(taken)
     for key in sorted({key[:3] for key in times}, reverse=True):
-        ours, theirs = (times[*key, name] for name in trees)
-        compared("{}, {} cache, {}".format(*key), ours, theirs, "s ")
+        ours, before = (statistics.median(times[*key, name]) for name in trees._fields)
+        yield Row("{}, {} cache, {}".format(*key), "s", ours, before)
+
+
+def run(out: Path, quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    """The section of `make bench`: this tree against the commit before back ends."""
+    with tempfile.TemporaryDirectory() as scratch:
+        archive = subprocess.run(["git", "archive", BEFORE, "src"], cwd=HERE.parent, capture_output=True, check=False)
+        if archive.returncode:
+            return {"absent": f"the commit {BEFORE} is not in this clone: {archive.stderr.decode().strip()[:200]}"}
+        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+            files.extractall(scratch, filter="data")
+        trees, rows = Trees(HERE, Path(scratch) / "src"), []
+        models, repeats = (["logistic", "mlp"], 1) if quick else (list(ROUNDS), 3)
+        for row in itertools.chain(rounds(trees, models, repeats), startup(trees, repeats)):
+            say(str(row))
+            rows.append({**row._asdict(), "ratio": row.ratio})
+    return {"before": BEFORE, "rows": rows}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--against", type=Path, required=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--against", type=Path)
     parser.add_argument("--models", nargs="*", default=list(ROUNDS))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", choices=("rounds", "startup"))
@@ -137,11 +176,12 @@ def main() -> None:
     if asked.one:
         print(json.dumps(one(*asked.one)))
         return
-    trees = {"ours": HERE, "theirs": asked.against.resolve()}
-    if asked.only != "startup":
-        rounds(trees, asked.models, asked.repeats)
-    if asked.only != "rounds":
-        startup(trees, asked.repeats)
+    if asked.against is None:
+        parser.error("give --against, the src folder of another tree")
+    trees = Trees(HERE, asked.against.resolve())
+    measured = {"rounds": rounds(trees, asked.models, asked.repeats), "startup": startup(trees, asked.repeats)}
+    for row in itertools.chain(*(measured[asked.only],) if asked.only else measured.values()):
+        print(row, flush=True)
 
 
 if __name__ == "__main__":

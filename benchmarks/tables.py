@@ -12,8 +12,26 @@ Results = dict[str, Any]
 
 def all_tables(results: Results) -> list[Table]:
     """The tables of the sections that were measured, in the order they are read."""
-    makers = {"peers": peers, "goals": goals, "roofline": roofline, "scaling": scaling, "data": data, "sweep": sweep}
+    makers = {
+        "simulate": simulate,
+        "peers": peers,
+        "goals": goals,
+        "roofline": roofline,
+        "scaling": scaling,
+        "data": data,
+        "sweep": sweep,
+    }
     return [table for name, make in makers.items() if name in results for table in make(results[name])]
+
+
+def simulate(section: Results) -> list[Table]:
+    """`simulate` with fresh cohorts, and start-up, against the commit before."""
+    title = "simulate with a fresh cohort every round (scaled to 320 steps), and start-up"
+    if "absent" in section:
+        return [Table(title, ["figure", "value"], [["absent", section["absent"]]])]
+    figures = [[row["name"], row["unit"], number(row["ours"]), number(row["before"])] for row in section["rows"]]
+    rows = [[*cells, f"{row['ratio']:.2f}"] for cells, row in zip(figures, section["rows"], strict=True)]
+    return [Table(title, ["what", "unit", "fedmime", f"at {section['before']}", "ratio"], rows)]
 
 
 def peers(section: Results) -> list[Table]:

@@ -27,7 +27,7 @@ def test_json_and_markdown(results, tmp_path):
     assert report.load(tmp_path) == json.loads(json.dumps(results))
     text = (tmp_path / report.REPORT).read_text()
     assert "| fedmime | 0.1 / 0.05 | 0.1 / 0.05 |" in text
-    assert "| FedAvg | pytorch | 250 | 250 | 0.693 | 2.5 | 5 | 1e-06, 2e-08 |" in text
+    assert "| FedAvg | pytorch | 350 | 350 | 0.97 | 3.5 | 7 | 1e-06, 2e-08 |" in text
     assert "no wheel" in text
     assert "it / died" in text
     assert all(line.count("|") == text.splitlines()[i - 1].count("|") for i, line in _continued(text))
@@ -99,3 +99,11 @@ def test_the_command(results, tmp_path):
     assert "reached" in done.stdout
     assert report.load(tmp_path)["goals"]["reached"] > 0
     assert (tmp_path / report.CHART).is_file()
+
+
+def test_simulate_against_the_commit_before_comes_first(results):
+    rows = [{"name": "fedavg mlp, cpu", "unit": "ms", "ours": 60.0, "before": 80.0, "ratio": 0.75}]
+    first = all_tables({**results, "simulate": {"before": "abc", "rows": rows}})[0]
+    assert first.title.startswith("simulate")
+    assert first.header[3] == "at abc"
+    assert first.rows[0][-1] == "0.75"
