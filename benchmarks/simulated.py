@@ -2,12 +2,15 @@
 
     python -m benchmarks.simulated --against ../before/src [--models logistic mlp cnn char_lstm] [--repeats 3]
     python -m benchmarks.simulated --against ../before/src --only startup
+    python -m benchmarks.simulated --only kernels
 
 Every measurement is a process of its own; the two trees take turns, and medians of the repeats are printed with their
 ratio. Start-up is from `python` to the end of a short run, of the library and of the command line, with an empty cache
 of programs and kernels and with a warm one; Python's own bytecode is compiled beforehand, as a package manager does.
 CPU seconds include those of the C compiler. The other tree is the `src` folder of any commit, for example of
-`git worktree add ../before COMMIT`. `make bench` runs all of it first, against the commit before back ends.
+`git worktree add ../before COMMIT`. `--only kernels` compares this tree with itself: the model that
+gains most from each kernel, with it and without it. `make bench` runs rounds and start-up first, against the commit
+before back ends.
 """
 
 from __future__ import annotations
@@ -30,6 +33,13 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent.parent / "src"
 ROUNDS = {"logistic": 60, "mlp": 40, "cnn": 8, "char_lstm": 8}
+KERNELS = (
+    ("logistic", ("take",)),
+    ("logistic", ("cross_entropy",)),
+    ("mlp", ("inner_products", "products", "outer_sum")),
+    ("cnn", ("convolve", "kernel_gradient")),
+    ("char_lstm", ("lstm_forward", "lstm_backward")),
+)
 FIRST = 2  # rounds that are not counted: they compile
 CLIENTS, COHORT, STEPS = 100, 20, 320  # figures are scaled to a round of so many local steps
 BEFORE = "f4a7eb3"  # the last commit whose engine was one file of machinery: what the redesign is measured against
@@ -51,11 +61,17 @@ class Trees(NamedTuple):
     before: Path
 
 
-def one(model: str, algorithm: str) -> dict[str, float]:
-    """CPU and wall milliseconds of a round, in this process."""
+def one(model: str, algorithm: str, without: Sequence[str] = ()) -> dict[str, float]:
+    """CPU and wall milliseconds of a round, in this process; `without` are kernels whose work XLA does instead."""
     import numpy as np
 
     import fedmime as fm
+
+    if without:
+        from fedmime.kernels import ops
+
+        usable = ops.usable
+        ops.usable = lambda kernel, *arrays: kernel not in without and usable(kernel, *arrays)
 
     rng = np.random.default_rng(0)
     if model == "char_lstm":
@@ -130,6 +146,18 @@ def rounds(trees: Trees, models: Sequence[str], repeats: int) -> Iterator[Row]:
                 yield Row(f"{algorithm} {model}, {kind}", "ms", ours, before)
 
 
+def kernels(repeats: int) -> Iterator[Row]:
+    """Compare rounds of FedAvg with a kernel and without it."""
+    for model, names in KERNELS:
+        with_and_without = ([], ["--without", *names])
+        taken: list[list[float]] = [[], []]
+        for _ in range(repeats):
+            for figures, words in zip(taken, with_and_without, strict=True):
+                printed = ran(HERE, ["-m", "benchmarks.simulated", "--one", model, "fedavg", *words])[1]
+                figures.append(json.loads(printed.splitlines()[-1])["cpu"])
+        yield Row(f"{', '.join(names)} on {model}", "ms", *map(statistics.median, taken))
+
+
 def startup(trees: Trees, repeats: int) -> Iterator[Row]:
     """Compare the time from `python` to the end of a short run, with an empty and with a warm cache."""
     times: dict[tuple[str, ...], list[float]] = {}
@@ -170,11 +198,16 @@ def main() -> None:
     parser.add_argument("--against", type=Path)
     parser.add_argument("--models", nargs="*", default=list(ROUNDS))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", choices=("rounds", "startup"))
+    parser.add_argument("--only", choices=("rounds", "startup", "kernels"))
     parser.add_argument("--one", nargs=2)
+    parser.add_argument("--without", nargs="*", default=[])
     asked = parser.parse_args()
     if asked.one:
-        print(json.dumps(one(*asked.one)))
+        print(json.dumps(one(*asked.one, asked.without)))
+        return
+    if asked.only == "kernels":
+        for row in kernels(asked.repeats):
+            print(row, flush=True)
         return
     if asked.against is None:
         parser.error("give --against, the src folder of another tree")

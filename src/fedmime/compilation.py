@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import warnings
 
 import jax
 
@@ -14,10 +15,10 @@ from fedmime.kernels import build
 SWITCH = "FEDMIME_NO_COMPILATION_CACHE"
 
 
-def begin() -> None:
+def prepare() -> None:
     """Keep compiled programs, and start to load the kernels that every model uses without waiting for them."""
     keep_programs()
-    build.begin()
+    build.start_loading()
 
 
 @functools.cache
@@ -33,6 +34,8 @@ def keep_programs() -> None:
     except OSError as error:
         logging.getLogger("fedmime").warning("compiled programs are not kept: %s", error)
         return
+    # A full disk leaves entries that are cut off. JAX notices, and compiles such a program again: nothing to warn of.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry", UserWarning)
     jax.config.update("jax_compilation_cache_dir", str(programs))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 

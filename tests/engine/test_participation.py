@@ -13,14 +13,14 @@ SIZES = np.array([5, 0, 3, 8, 1, 9, 2, 4, 0, 6] * 20)
 @pytest.mark.parametrize("sampler", ["uniform", "by_size", "with_replacement", "diurnal"])
 def test_draws_are_functions_of_seed_and_round_and_leave_out_empty_clients(sampler: str) -> None:
     who = Participation(sampler, drop_out=0.2, over_selection=1.3)
-    first, again, other = (who.draw(SIZES, 10, 1, t).clients for t in (4, 4, 5))
+    first, again, other = (who.draw(SIZES, 10, 1, t).kept for t in (4, 4, 5))
     assert first.tolist() == again.tolist() != other.tolist()
     assert (SIZES[first] > 0).all()
 
 
 def test_over_selection_meets_the_target_at_ten_percent_drop_out() -> None:
     who = Participation(drop_out=0.1, over_selection=1.3)
-    reached = [len(who.draw(SIZES, 50, 0, t).clients) for t in range(200)]
+    reached = [len(who.draw(SIZES, 50, 0, t).kept) for t in range(200)]
     assert np.mean(np.array(reached) == 50) > 0.95
 
 

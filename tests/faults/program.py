@@ -165,6 +165,7 @@ def _obey(order: Order) -> None:
         import jax
 
         jax.config.update("jax_compilation_cache_dir", None)
+        os.environ["FEDMIME_NO_COMPILATION_CACHE"] = "1"  # or the library would choose a folder of its own
         resource.setrlimit(resource.RLIMIT_FSIZE, (order.largest, order.largest))
     if order.dies_at is not None:
         sys.addaudithook(_Fate(order.dies_at, order.where))

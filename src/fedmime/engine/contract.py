@@ -13,11 +13,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from fedmime.engine.cohort import Columns
 from fedmime.errors import ConfigError, DataError
-
-Columns = Mapping[str, np.ndarray]
 
 
 def traced_loss(problem: Any, params: Any, sample: Columns) -> Any:

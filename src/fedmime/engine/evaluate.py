@@ -43,10 +43,6 @@ class Evaluation:
         if self.clients_every is not None:
             count("simulate", "clients_every", self.clients_every)
 
-    def due(self, population: Any, done: int, last: bool) -> bool:
-        """Whether anything is to be evaluated after `done` rounds; `last` says whether the run ends with them."""
-        return self._all_due(population, done, last) or self._each_due(population, done, last)
-
     def _all_due(self, population: Any, done: int, last: bool) -> bool:
         """Whether metrics over all examples are due. Without a test set and without `train` there are none."""
         return (self.train or population.test is not None) and (done % self.evaluate_every == 0 or last)

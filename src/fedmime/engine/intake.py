@@ -53,9 +53,8 @@ class Intake:
         """Check every client of a population in memory, before the first round; `say` then reports the findings.
 
         Raises:
-            DataError: the problem cannot take a client's data, or examples that are to be pooled are not finite: a pool
-            has no
-                clients that could be left out.
+            DataError: the problem cannot take a client's data, or examples that are to be pooled are not finite. Pooled
+                examples belong to no client that could be left out.
         """
         for index, client in _clients(population):
             data = population.client_at(index)

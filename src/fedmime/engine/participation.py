@@ -6,27 +6,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
 
 import numpy as np
 
 from fedmime.engine import samplers
 from fedmime.errors import ConfigError
 from fedmime.validation import choice
-
-
-class Drawn(NamedTuple):
-    """The clients that were asked in a round, as positions in the population.
-
-    Attributes:
-        clients: those that report; they are the cohort.
-        late: those that report after the cohort was complete.
-        dropped: those that never report.
-    """
-
-    clients: np.ndarray
-    late: np.ndarray
-    dropped: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +41,7 @@ class Participation:
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                 raise ConfigError(f"participation: {name} must lie in [{low}, {high}], got {value!r}")
 
-    def draw(self, sizes: np.ndarray, cohort_size: int, seed: int, round_number: int) -> Drawn:
+    def draw(self, sizes: np.ndarray, cohort_size: int, seed: int, round_number: int) -> samplers.Reports:
         """Draw the clients of a round. Clients without examples are never asked.
 
         Args:
@@ -74,9 +59,8 @@ class Participation:
         else:
             asked = available[samplers.uniform(len(available), wanted, seed, round_number)]
         if not self.drop_out and self.over_selection == 1.0:
-            return Drawn(asked, asked[:0], asked[:0])
-        reports = samplers.reports(asked, cohort_size, self.drop_out, seed, round_number)
-        return Drawn(reports.kept, reports.late, reports.dropped)
+            return samplers.Reports(asked, asked[:0], asked[:0])
+        return samplers.reports(asked, cohort_size, self.drop_out, seed, round_number)
 
     def enough(self, reported: int, cohort_size: int) -> bool:
         """Whether a round with so many reports is carried out; otherwise it is abandoned."""

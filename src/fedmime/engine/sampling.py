@@ -90,7 +90,7 @@ class Schedule:
         available = np.flatnonzero(population.sizes)
         if algorithm.pooled:
             return self._pooled(population, available, round_number)
-        drawn = self.participation.draw(population.sizes, self.cohort_size, self.seed, round_number).clients
+        drawn = self.participation.draw(population.sizes, self.cohort_size, self.seed, round_number).kept
         if not self.participation.enough(len(drawn), self.cohort_size):
             drawn = drawn[:0]
         trainers = len(drawn) // 2 if algorithm.split else len(drawn)
@@ -105,7 +105,7 @@ class Schedule:
         return Cohort(
             with_starts(members),
             len(available),
-            _Drawn(self, population, round_number, drawn),
+            _PopulationSource(self, population, round_number, drawn),
             batch_size=self.batch_size or int(sizes.max(initial=1)),
             each_once=self.steps is None and self.epochs == 1,
             weights=np.ones(trainers) if even else None,
@@ -143,7 +143,7 @@ class Schedule:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Drawn:
+class _PopulationSource:
     """The source of a drawn cohort: a member's data is read from the population when a back end asks for it.
 
     Attributes:

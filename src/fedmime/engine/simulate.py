@@ -13,7 +13,7 @@ import numpy as np
 from fedmime.aggregation import communication
 from fedmime.algorithms.abstract import anchor_of
 from fedmime.algorithms.algorithm import Algorithm, params
-from fedmime.compilation import begin
+from fedmime.compilation import prepare
 from fedmime.engine.arguments import blank_memory, check_population, check_run, schedule_of
 from fedmime.engine.backends.backend import Problem, Work
 from fedmime.engine.backends.specification import Choice, Needs, chosen
@@ -101,7 +101,7 @@ def simulate(
     check_run(problem, initial, flags, optional | {"on_round": on_round, "stop": stop})
     evaluation = Evaluation(evaluate_every, clients_every, evaluate_train)
     gate, saving = gate or Gate(), saving or Saving()
-    begin()
+    prepare()
     key = _key(np.int64(seed))
     state = algorithm.init(problem.init(fold_in(key, 0)) if initial is None else initial)
     blank = blank_memory(algorithm, state, schedule)

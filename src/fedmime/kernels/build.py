@@ -59,7 +59,7 @@ LIBRARIES = (
 _HOME = {kernel: library for library in LIBRARIES for kernel in library.kernels}
 
 
-class Loaded(NamedTuple):
+class LoadedLibrary(NamedTuple):
     """A library of kernels, loaded into this process.
 
     Attributes:
@@ -76,7 +76,7 @@ def target(kernel: str) -> str:
     return f"fedmime_{kernel}"
 
 
-def begin() -> None:
+def start_loading() -> None:
     """Start to load the kernels that every model uses, without waiting for them.
 
     The compiler is a process of its own, so it runs while this process starts JAX and compiles other programs.
@@ -86,23 +86,23 @@ def begin() -> None:
 
 def ready(kernel: str) -> bool:
     """Whether a kernel can be called. The first call compiles or loads its library and registers it."""
-    return isinstance(_loading(_HOME[kernel]).result(), Loaded)
+    return isinstance(_loading(_HOME[kernel]).result(), LoadedLibrary)
 
 
 def available() -> bool:
     """Whether this machine has kernels: whether those that every model uses can be called."""
-    return isinstance(_loading(COMMON).result(), Loaded)
+    return isinstance(_loading(COMMON).result(), LoadedLibrary)
 
 
 def status() -> str:
     """The paths of all kernel libraries, or the reason why one is missing, for `fedmime doctor`."""
     found = [loading.result() for loading in [_loading(library) for library in LIBRARIES]]
     reasons = [reason for reason in found if isinstance(reason, str)]
-    return reasons[0] if reasons else ", ".join(each.where for each in found if isinstance(each, Loaded))
+    return reasons[0] if reasons else ", ".join(each.where for each in found if isinstance(each, LoadedLibrary))
 
 
 @functools.cache
-def _loading(library: Library) -> Future[Loaded | str]:
+def _loading(library: Library) -> Future[LoadedLibrary | str]:
     """Call `_load` in a thread, once per process."""
     pool = ThreadPoolExecutor(1)
     future = pool.submit(_load, library)
@@ -110,7 +110,7 @@ def _loading(library: Library) -> Future[Loaded | str]:
     return future
 
 
-def _load(library: Library) -> Loaded | str:
+def _load(library: Library) -> LoadedLibrary | str:
     """Find or compile a library and register its kernels with XLA.
 
     Returns:
@@ -132,7 +132,7 @@ def _load(library: Library) -> Loaded | str:
         return f"off ({compiler} failed: {_reason(error)})"
     for kernel in library.kernels:
         jax.ffi.register_ffi_target(target(kernel), jax.ffi.pycapsule(getattr(loaded, target(kernel))), platform="cpu")
-    return Loaded(loaded, where)
+    return LoadedLibrary(loaded, where)
 
 
 def _compiler() -> str | None:

@@ -1,8 +1,9 @@
-"""The registry of operations that have a kernel in C: each is defined here once, in JAX and, where it pays, as a call.
+"""The registry of operations that have a kernel in C: each is named here once, with its definition in JAX.
 
 An operation is a function of arrays without derivatives; the layers that use it define those. A kernel runs for float32
 on a CPU where a C compiler was found, and only for shapes for which it is the faster one. Everything else, and
-`FEDMIME_NATIVE=0`, takes the definition in JAX. No other module knows that kernels exist.
+`FEDMIME_NATIVE=0`, takes the definition in JAX, so callers never ask whether there are kernels. One exception:
+`lstm_forward` and `lstm_backward` return None without a kernel, because the layer has a loop of its own.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ from fedmime.engine.intake import Intake
 from fedmime.errors import ConfigError
 from fedmime.validation import quote
 
-NAMES = ("local", "reference")
-
 
 class Expected(NamedTuple):
     """What a run will ask of a back end, so that it can reserve memory and keep data in place."""
@@ -74,6 +72,7 @@ class Reference:
 
 
 Choice = str | Specification
+NAMES = ("local", "reference")
 
 
 def local(devices: int | None = None) -> Local:
@@ -88,8 +87,12 @@ def reference() -> Reference:
 
 def chosen(owner: str, backend: Choice, devices: int | None) -> Specification:
     """The back end that an argument names; `devices` is a short way to `local(devices)`."""
-    if isinstance(backend, str) and backend in NAMES:
-        return Local(devices) if backend == "local" else Reference()
+    if backend == "local":
+        return Local(devices)
+    if devices is not None:
+        raise ConfigError(f"{owner}: devices is an option of backend='local', got devices={devices!r}")
+    if backend == "reference":
+        return Reference()
     if isinstance(backend, str) or not callable(getattr(backend, "start", None)):
         names = ", ".join(map(repr, NAMES))
         raise ConfigError(f"{owner}: backend must be one of {names} or come from fm.backends, got {quote(backend)}")

@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedmime.algorithms.algorithm import Message
-from fedmime.compilation import begin
+from fedmime.compilation import prepare
 from fedmime.engine.backends.backend import EXPLODED, Answer, Problem, Work, covers_itself, follows_steps
 from fedmime.engine.backends.local import programs
 from fedmime.engine.backends.local.devices import REPLICATED, SHARDED, add_parts, lanes, mesh, replicate, shard
@@ -84,7 +84,7 @@ class LocalBackend:
         layout: Layout | None = None,
         expected: Expected | None = None,
     ) -> None:
-        begin()
+        prepare()
         self.memory: ClientMemory | None = None
         self.problem, self._model, self._intake, self._drift = problem, model, intake, drift
         self._mesh = mesh(devices)

@@ -1,8 +1,8 @@
 """The index plan: which device trains which clients, step by step, as tables whose shapes rarely change.
 
 All examples of a cohort lie in one pool that every device can read; a step is a row of positions in it. Clients are
-dealt longest first to the least loaded lane. Tables are padded to powers of two, but the compiled programs run only the
-real entries: padding costs no work, and cohorts of other sizes need no new program.
+dealt longest first to the least loaded lane. Tables are padded to powers of two, so that cohorts of other sizes need no
+new program, but the loops run over real steps, clients and chunks alone. Inside a step a partial mini-batch is padded.
 """
 
 from __future__ import annotations

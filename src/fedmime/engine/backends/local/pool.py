@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from fedmime.engine.backends.local.devices import replicate
 
-LARGEST = 256 << 20  # bytes of examples that every device holds a copy of
+MOST_RESIDENT_BYTES = 256 << 20  # bytes of examples that every device holds a copy of
 
 
 class Pool(NamedTuple):
@@ -31,7 +31,7 @@ class Pool(NamedTuple):
             return None
         there = int(np.flatnonzero(sizes)[0])
         example = sum(column.nbytes for column in population.client_at(there).values()) / sizes[there]
-        if example * sizes.sum() > LARGEST:
+        if example * sizes.sum() > MOST_RESIDENT_BYTES:
             return None
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         return cls(replicate(population.pool(), mesh), starts)

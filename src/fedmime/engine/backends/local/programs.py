@@ -1,8 +1,8 @@
 """The two compiled programs of a round: full gradients, and training.
 
-Each device works through its clients one after another, with loops whose trip counts are arguments, so the work is that
-of the real examples and any mix of client sizes runs the same program. A device returns its own partial sums: no device
-waits for another inside a program.
+Each device works through its clients one after another, with loops whose trip counts are arguments, so that any mix of
+client sizes runs the same program and no client is padded to the length of another. A device returns its own
+partial sums: no device waits for another inside a program.
 """
 
 from __future__ import annotations
