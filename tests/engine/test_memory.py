@@ -1,4 +1,4 @@
-"""What clients keep: in memory states stay usable, on disk what was committed stays readable."""
+"""What clients keep between rounds: every client finds its own, and states stay usable."""
 
 from pathlib import Path
 
@@ -54,43 +54,6 @@ def test_writing_to_ram_leaves_the_old_memory_alone() -> None:
     assert same(old.read([1, 2]), before)
     assert not same(new.read([1, 2]), before)
     assert (len(old), len(new)) == (1, 2)
-
-
-def test_disk_goes_on_from_what_was_committed(tmp_path: Path) -> None:
-    """Whatever is written after a commit, the index of that commit finds the values of that moment."""
-    rng, path = np.random.default_rng(1), tmp_path / "kept"
-    memory, everyone = fm.DiskMemory(BLANK, path), list(range(100))
-    for _ in range(6):
-        for _ in range(4):
-            clients = rng.choice(100, 20, replace=False).tolist()
-            memory = memory.write(clients, [_value(rng) for _ in clients])
-        committed, index = memory.read(everyone), memory.commit()
-        for _ in range(3):
-            clients = rng.choice(100, 30, replace=False).tolist()
-            memory = memory.write(clients, [_value(rng) for _ in clients])
-        assert not same(memory.read(everyone), committed)
-        memory = fm.DiskMemory(BLANK, path, index)
-        assert same(memory.read(everyone), committed)
-        assert len(memory) == len(index)
-
-
-def test_disk_takes_room_for_clients_seen_only(tmp_path: Path) -> None:
-    memory = fm.DiskMemory(BLANK, tmp_path / "kept")
-    rng = np.random.default_rng(0)
-    for client in (10**9, 5, 10**9):
-        memory = memory.write([client], [_value(rng)])
-    assert len(memory) == 2
-    assert (tmp_path / "kept").stat().st_size <= 64 * (52 + 4)  # a checksum each
-
-
-def test_damaged_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "kept"
-    memory = fm.DiskMemory(BLANK, path).write([1, 2], [_value(np.random.default_rng(0))] * 2)
-    index = memory.commit()
-    with path.open("r+b") as file:
-        file.truncate(60)
-    with pytest.raises(fm.CheckpointError, match=r"kept.*holds 1 clients.*names 2"):
-        fm.DiskMemory(BLANK, path, index)
 
 
 @pytest.mark.parametrize("algorithm", [a.scaffold(0.1), a.feddyn(0.1, 0.3)], ids=["scaffold", "feddyn"])
