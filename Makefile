@@ -35,10 +35,13 @@ browser:
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  (apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium) >/dev/null 2>&1; } || true
 
-# Two processes; neighbouring tests share fixtures and programs, so each process gets half of them in a row.
+# Two processes; neighbouring tests share fixtures and programs, so each process gets half of them in a row. The tests of
+# the Ray back end share one Ray, whose workers need the cores: they run by themselves.
 SHARED := --numprocesses 2 --dist worksteal
+RAY := tests/engine/backends/test_ray.py
 test: install lint browser
-	$(BIN)/python -m pytest --quiet $(SHARED)
+	$(BIN)/python -m pytest --quiet $(SHARED) --ignore $(RAY)
+	$(BIN)/python -m pytest --quiet $(RAY)
 	XLA_FLAGS= FEDMIME_NATIVE=0 $(BIN)/python -m pytest --quiet $(SHARED) tests/engine/backends/test_reference.py -k "models_and and (mlp-fedavg or mlp-mime_mvr or cnn-fedavg)"
 
 lint: install

@@ -2,20 +2,22 @@
 
     python -m benchmarks.simulated --against ../before/src [--models logistic mlp cnn char_lstm] [--repeats 3]
     python -m benchmarks.simulated --against ../before/src --only startup
-    python -m benchmarks.simulated --only kernels
+    python -m benchmarks.simulated --only mechanisms [--models …]
 
 Every measurement is a process of its own; the two trees take turns, and medians of the repeats are printed with their
 ratio. Start-up is from `python` to the end of a short run, of the library and of the command line, with an empty cache
 of programs and kernels and with a warm one; Python's own bytecode is compiled beforehand, as a package manager does.
 CPU seconds include those of the C compiler. The other tree is the `src` folder of any commit, for example of
-`git worktree add ../before COMMIT`. `--only kernels` compares this tree with itself: the model that
-gains most from each kernel, with it and without it. `make bench` runs rounds and start-up first, against the commit
-before back ends.
+`git worktree add ../before COMMIT`. `--only mechanisms` compares this tree with itself: the model that
+gains most from each kernel and each mechanism, with it and without it. `make bench` runs rounds and start-up first,
+against the commit before back ends.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import importlib
 import io
 import itertools
 import json
@@ -33,12 +35,19 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent.parent / "src"
 ROUNDS = {"logistic": 60, "mlp": 40, "cnn": 8, "char_lstm": 8}
-KERNELS = (
-    ("logistic", ("take",)),
-    ("logistic", ("cross_entropy",)),
-    ("mlp", ("inner_products", "products", "outer_sum")),
-    ("cnn", ("convolve", "kernel_gradient")),
-    ("char_lstm", ("lstm_forward", "lstm_backward")),
+MECHANISMS = (  # model, algorithm, what is switched off
+    ("logistic", "fedavg", ("take",)),
+    ("logistic", "mime", ("inner_products",)),
+    ("mlp", "fedavg", ("outer_sum", "add_outer")),
+    ("mlp", "fedavg", ("lazy",)),
+    ("cnn", "fedavg", ("convolve", "kernel_gradient")),
+    ("char_lstm", "fedavg", ("lstm_forward", "lstm_backward")),
+    ("mlp", "mime", ("factors",)),
+    ("char_lstm", "mime", ("cache",)),
+    ("mlp", "mime", ("first_step",)),
+    ("char_lstm", "fedavg", ("half_batches",)),
+    ("logistic", "fedavg", ("pool",)),
+    ("logistic", "fedavg", ("prefetch",)),
 )
 FIRST = 2  # rounds that are not counted: they compile
 CLIENTS, COHORT, STEPS = 100, 20, 320  # figures are scaled to a round of so many local steps
@@ -67,12 +76,6 @@ def one(model: str, algorithm: str, without: Sequence[str] = ()) -> dict[str, fl
 
     import fedmime as fm
 
-    if without:
-        from fedmime.kernels import ops
-
-        usable = ops.usable
-        ops.usable = lambda kernel, *arrays: kernel not in without and usable(kernel, *arrays)
-
     rng = np.random.default_rng(0)
     if model == "char_lstm":
         problem: Any = fm.models.char_lstm(layers=2)
@@ -86,6 +89,7 @@ def one(model: str, algorithm: str, without: Sequence[str] = ()) -> dict[str, fl
             "x": rng.random((n, 28, 28, 1), np.float32),
             "y": rng.integers(0, 62, n).astype(np.int32),
         }
+    problem = _switched_off(without, problem)
     population = fm.data.from_arrays({f"c{i}": draw(n) for i, n in enumerate(sizes)})
     chosen = {
         "fedavg": fm.algorithms.fedavg(0.01),
@@ -100,6 +104,32 @@ def one(model: str, algorithm: str, without: Sequence[str] = ()) -> dict[str, fl
     steps = sum(mark[2] for mark in marks[1:])
     cpu, wall = (marks[-1][i] - marks[0][i] for i in (0, 1))
     return {"cpu": 1000 * STEPS * cpu / steps, "wall": 1000 * STEPS * wall / steps}
+
+
+def _switched_off(names: Sequence[str], problem: Any) -> Any:
+    """The problem, after kernels and mechanisms of these names were switched off in this process."""
+    if not names:
+        return problem
+    from fedmime.engine.backends.local import client, dispatch, gradients, pool, programs
+    from fedmime.kernels import ops
+
+    loop = importlib.import_module("fedmime.engine.simulate")
+    usable, play, anchor_of = ops.usable, loop.play, loop.anchor_of
+    ops.usable = lambda kernel, *arrays: kernel not in names and usable(kernel, *arrays)
+    if "lazy" in names:
+        client.lazy = gradients.lazy = lambda carry: carry
+        ops.adds_outer = lambda *_: False
+    if "cache" in names:
+        dispatch.CACHE_BYTES = 0
+    if "pool" in names:
+        pool.MOST_RESIDENT_BYTES = 0
+    if "first_step" in names:
+        loop.anchor_of = lambda *given: anchor_of(*given)._replace(start=False)
+    if "prefetch" in names:
+        loop.play = lambda *given, **named: play(*given, **(named | {"meanwhile": None}))
+    if "half_batches" in names:
+        programs.Lane = lambda *given: gradients.Lane(*given[:-1], False)  # as if there were other lanes
+    return dataclasses.replace(problem, factors=None) if "factors" in names else problem
 
 
 def ran(source: Path, words: list[str], **environment: str) -> tuple[dict[str, float], str]:
@@ -146,16 +176,20 @@ def rounds(trees: Trees, models: Sequence[str], repeats: int) -> Iterator[Row]:
                 yield Row(f"{algorithm} {model}, {kind}", "ms", ours, before)
 
 
-def kernels(repeats: int) -> Iterator[Row]:
-    """Compare rounds of FedAvg with a kernel and without it."""
-    for model, names in KERNELS:
+def mechanisms(models: Sequence[str], repeats: int) -> Iterator[Row]:
+    """Compare rounds with a kernel or a mechanism and without it; "before" is without."""
+    for model, algorithm, names in MECHANISMS:
+        if model not in models:
+            continue
         with_and_without = ([], ["--without", *names])
-        taken: list[list[float]] = [[], []]
+        taken: list[list[dict[str, float]]] = [[], []]
         for _ in range(repeats):
             for figures, words in zip(taken, with_and_without, strict=True):
-                printed = ran(HERE, ["-m", "benchmarks.simulated", "--one", model, "fedavg", *words])[1]
-                figures.append(json.loads(printed.splitlines()[-1])["cpu"])
-        yield Row(f"{', '.join(names)} on {model}", "ms", *map(statistics.median, taken))
+                printed = ran(HERE, ["-m", "benchmarks.simulated", "--one", model, algorithm, *words])[1]
+                figures.append(json.loads(printed.splitlines()[-1]))
+        for kind in ("cpu", "wall"):
+            medians = (statistics.median(run[kind] for run in runs) for runs in taken)
+            yield Row(f"{', '.join(names)}: {algorithm} {model}, {kind}", "ms", *medians)
 
 
 def startup(trees: Trees, repeats: int) -> Iterator[Row]:
@@ -198,15 +232,15 @@ def main() -> None:
     parser.add_argument("--against", type=Path)
     parser.add_argument("--models", nargs="*", default=list(ROUNDS))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", choices=("rounds", "startup", "kernels"))
+    parser.add_argument("--only", choices=("rounds", "startup", "mechanisms"))
     parser.add_argument("--one", nargs=2)
     parser.add_argument("--without", nargs="*", default=[])
     asked = parser.parse_args()
     if asked.one:
         print(json.dumps(one(*asked.one, asked.without)))
         return
-    if asked.only == "kernels":
-        for row in kernels(asked.repeats):
+    if asked.only == "mechanisms":
+        for row in mechanisms(asked.models, asked.repeats):
             print(row, flush=True)
         return
     if asked.against is None:

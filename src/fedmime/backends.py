@@ -5,6 +5,6 @@
 Local(devices=1, layout=None)
 """
 
-from fedmime.engine.backends.specification import local, reference
+from fedmime.engine.backends.specification import local, ray, reference
 
-__all__ = ["local", "reference"]
+__all__ = ["local", "ray", "reference"]

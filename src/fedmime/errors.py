@@ -48,6 +48,12 @@ class LockError(FedmimeError):
     exit_code = 6
 
 
+class ClusterError(FedmimeError):
+    """Workers or the cluster they run on were lost; what was saved last can be continued."""
+
+    exit_code = 7
+
+
 class Stopped(FedmimeError):
     """A run that was ended by a signal, after its state was saved. The exit code is 128 plus the signal's number."""
 

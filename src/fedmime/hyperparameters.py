@@ -33,8 +33,30 @@ def static(**kwargs: Any) -> Any:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(number, static))
 def recipe(cls: type[T]) -> type[T]:
-    """Make a class a frozen dataclass and a pytree: numbers and nested recipes are leaves, `static` fields are not."""
-    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+    """Make a class a frozen dataclass and a pytree: numbers and nested recipes are leaves, `static` fields are not.
+
+    JAX's `register_dataclass` is not used. In JAX 0.10 the structures of two classes that it has registered are equal
+    if their static fields are, and compiled functions are looked up by structures: now and then a median would run
+    the program of a mean.
+    """
+    made = dataclasses.dataclass(frozen=True)(cls)
+    fields = dataclasses.fields(made)  # pyright: ignore[reportArgumentType] - it is one now
+    inside = tuple(f.name for f in fields if not f.metadata.get("static"))
+    beside = tuple(f.name for f in fields if f.metadata.get("static"))
+    keys = [jax.tree_util.GetAttrKey(name) for name in inside]
+
+    def flatten(instance: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        return [getattr(instance, name) for name in inside], tuple(getattr(instance, name) for name in beside)
+
+    def flatten_with_keys(instance: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        children, outside = flatten(instance)
+        return list(zip(keys, children, strict=True)), outside
+
+    def unflatten(outside: tuple[Any, ...], children: Any) -> Any:
+        return made(**dict(zip(inside, children, strict=True)), **dict(zip(beside, outside, strict=True)))
+
+    jax.tree_util.register_pytree_with_keys(made, flatten_with_keys, unflatten, flatten)
+    return made
 
 
 _scheduled = functools.partial(real, kind="a number or a schedule (round -> number)")

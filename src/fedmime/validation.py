@@ -9,6 +9,7 @@ findings alike.
 from __future__ import annotations
 
 import functools
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -31,13 +32,16 @@ class Range(NamedTuple):
     Attributes:
         accepts: whether a number lies in the range.
         words: the range in words that follow "must", for messages.
+        infinite: whether `math.inf` is accepted as well, for bounds that may be absent.
     """
 
     accepts: Callable[[float], bool]
     words: str
+    infinite: bool = False
 
 
 POSITIVE = Range(lambda v: v > 0, "be positive")
+BOUND = Range(lambda v: v > 0, "be positive, or math.inf", infinite=True)
 NON_NEGATIVE = Range(lambda v: v >= 0, "not be negative")
 UNIT = Range(lambda v: 0 <= v < 1, "lie in [0, 1)")
 CLOSED_UNIT = Range(lambda v: 0 <= v <= 1, "lie in [0, 1]")
@@ -50,7 +54,7 @@ def quote(value: Any, most: int = 200) -> str:
 
 
 def real(owner: str, name: str, value: Any, accepted: Range, kind: str = "a number") -> float:
-    """Check a finite real number of Python, NumPy or JAX.
+    """Check a real number of Python, NumPy or JAX; it must be finite unless its range says otherwise.
 
     Args:
         accepted: the range it must lie in.
@@ -59,6 +63,8 @@ def real(owner: str, name: str, value: Any, accepted: Range, kind: str = "a numb
     if not _is_real(value):
         raise ConfigError(f"{owner}: {name} must be {kind}, got {quote(value)}")
     value = value if isinstance(value, int) else float(value)
+    if accepted.infinite and value == math.inf:
+        return math.inf
     finite = abs(value) <= sys.float_info.max  # neither NaN nor infinite nor an integer too large for a float
     if not finite or not accepted.accepts(value):
         raise ConfigError(

@@ -48,7 +48,7 @@ class Vector:
         return self._combine(lambda a, b: a / b, other)
 
     def __neg__(self) -> Vector:
-        return self.map(lambda a: -a)
+        return self * -1
 
     __radd__ = __add__
     __rmul__ = __mul__

@@ -6,9 +6,11 @@ import pytest
 
 import fedmime as fm
 from engine.setting import PROBLEM, a, columns, model, o, population
+from fedmime.aggregation.aggregator import PLAIN
 from fedmime.engine.arguments import blank_memory, check_population, check_round, check_run, schedule_of
 from fedmime.engine.cohort import Cohort
 from fedmime.engine.intake import Intake
+from fedmime.engine.round import remembered
 from fedmime.engine.sampling import Schedule
 from fedmime.errors import ConfigError, DataError
 
@@ -76,12 +78,11 @@ def test_a_model_of_other_shapes_is_refused() -> None:
 
 def test_clients_that_keep_a_value_cannot_be_drawn_twice() -> None:
     twice = _schedule(participation=fm.Participation(sampler="with_replacement"))
-    for algorithm in (a.scaffold(0.1), a.fedavg(0.1)):
-        blank = blank_memory(algorithm, algorithm.init(model()), _schedule())
-        assert bool(jax.tree.leaves(blank)) is (type(algorithm).__name__ == "Scaffold")
-    assert blank_memory(a.fedavg(0.1), a.fedavg(0.1).init(model()), twice) == ()
+    kept, nothing = (remembered(each, PLAIN, each.init(model()).server) for each in (a.scaffold(0.1), a.fedavg(0.1)))
+    assert blank_memory(kept, _schedule()) is kept
+    assert blank_memory(nothing, twice) == ()
     with pytest.raises(ConfigError, match="may draw a client twice"):
-        blank_memory(a.scaffold(0.1), a.scaffold(0.1).init(model()), twice)
+        blank_memory(kept, twice)
 
 
 def test_clients_and_test_set_are_looked_at_before_the_first_round() -> None:

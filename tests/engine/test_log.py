@@ -59,9 +59,11 @@ def _work(algorithm: Any = None, *, full: bool = False) -> Work:
 
 def test_a_row_has_all_figures_of_its_round() -> None:
     log = Log(2, Gate(), COST, None)
-    log.write(_work(), _info(refused=("a", 7)), {"test_accuracy": 0.25})
+    log.write(_work(), _info(refused=("a", 7))._replace(reasons={"norm": 2}), {"test_accuracy": 0.25})
     (row,) = log.rows
-    assert set(Info._fields) <= set(row)
+    assert set(Info._fields) - {"reasons", "clipped", "clip_norm", "epsilon"} <= set(row)
+    assert row["refused_norm"] == 2
+    assert "epsilon" not in row  # of private runs only
     assert (row["refused"], row["loss"], row["test_accuracy"]) == (2, 0.5, 0.25)
     assert "reason" not in row
 

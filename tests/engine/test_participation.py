@@ -18,6 +18,23 @@ def test_draws_are_functions_of_seed_and_round_and_leave_out_empty_clients(sampl
     assert (SIZES[first] > 0).all()
 
 
+def test_poisson_cohorts_leave_out_empty_clients_and_lose_nobody_but_by_drop_out() -> None:
+    whole, lossy = Participation("poisson"), Participation("poisson", drop_out=0.2)
+    for t in range(30):
+        asked, drawn = whole.draw(SIZES, 40, 1, t).kept, lossy.draw(SIZES, 40, 1, t)
+        assert (SIZES[asked] > 0).all()
+        assert sorted(asked) == sorted([*drawn.kept, *drawn.dropped])
+        assert not len(drawn.late)
+    assert np.mean([len(whole.draw(SIZES, 40, 1, t).kept) > 40 for t in range(100)]) > 0.3
+    again, other = lossy.draw(SIZES, 40, 1, 29), lossy.draw(SIZES, 40, 1, 30)
+    assert drawn.kept.tolist() == again.kept.tolist() != other.kept.tolist()
+
+
+def test_runs_take_poisson_cohorts() -> None:
+    run = _run(Participation("poisson", minimum=0.0))
+    assert len(set(run.history["clients"])) > 1
+
+
 def test_over_selection_meets_the_target_at_ten_percent_drop_out() -> None:
     who = Participation(drop_out=0.1, over_selection=1.3)
     reached = [len(who.draw(SIZES, 50, 0, t).kept) for t in range(200)]
@@ -52,5 +69,7 @@ def test_bad_numbers_are_refused() -> None:
     for field, value in (("drop_out", 1.5), ("over_selection", 0.5), ("minimum", -1), ("sampler", "best")):
         with pytest.raises(fm.ConfigError, match=f"{field}.*{value}"):
             Participation(**{field: value})
+    with pytest.raises(fm.ConfigError, match=r"over_selection must be 1 with sampler='poisson', got 1\.3"):
+        Participation("poisson", over_selection=1.3)
     with pytest.raises(fm.ConfigError, match="with_replacement"):
         _run(Participation("with_replacement"), fm.algorithms.scaffold(0.1))

@@ -17,6 +17,7 @@ SAMPLERS: dict[str, Callable[[int, int], np.ndarray]] = {
     "by_size": lambda seed, t: samplers.by_size(np.arange(1000), 20, seed, t),
     "with_replacement": lambda seed, t: samplers.with_replacement(1000, 20, seed, t),
     "weighted": lambda seed, t: samplers.with_replacement(1000, 20, seed, t, np.arange(1000)),
+    "poisson": lambda seed, t: samplers.poisson(1000, 20, seed, t),
     "diurnal": lambda seed, t: samplers.diurnal(1000, 20, seed, t),
 }
 
@@ -42,6 +43,24 @@ def test_uniform_cohorts_hold_different_clients(n: int, data: st.DataObject, see
 def test_uniform_is_uniform() -> None:
     counts = np.bincount(np.concatenate([samplers.uniform(10, 3, 0, t) for t in range(4000)]), minlength=10)
     np.testing.assert_allclose(counts / 4000, 0.3, atol=0.03)
+
+
+def test_poisson_draws_each_client_independently() -> None:
+    cohorts = [samplers.poisson(10, 3, 0, t) for t in range(4000)]
+    assert all(len(np.unique(cohort)) == len(cohort) for cohort in cohorts)
+    taken = np.zeros((4000, 10))
+    for row, cohort in zip(taken, cohorts, strict=True):
+        row[cohort] = 1
+    np.testing.assert_allclose(taken.mean(0), 0.3, atol=0.03)
+    np.testing.assert_allclose(
+        np.cov(taken.T), 0.21 * np.eye(10), atol=0.02
+    )  # a fixed size has -0.023 off the diagonal
+    sizes = taken.sum(1)
+    assert sizes.min() == 0
+    assert sizes.var() == pytest.approx(10 * 0.3 * 0.7, rel=0.1)
+    first = np.bincount([cohort[0] for cohort in cohorts if len(cohort)], minlength=10)
+    np.testing.assert_allclose(first / first.sum(), 0.1, atol=0.02)
+    assert sorted(samplers.poisson(6, 6, 0, 0)) == list(range(6))
 
 
 def test_by_size_follows_the_sizes() -> None:
@@ -98,6 +117,7 @@ def test_a_clients_luck_does_not_depend_on_the_others() -> None:
     ("call", "words"),
     [
         (lambda: samplers.uniform(32, 50, 0, 0), "cohort_size=50 exceeds the population of 32 clients"),
+        (lambda: samplers.poisson(32, 50, 0, 0), "cohort_size=50 exceeds the population of 32 clients"),
         (lambda: samplers.uniform(32, 0, 0, 0), "cohort_size must be a positive integer, got 0"),
         (lambda: samplers.uniform(32, 1, -1, 0), "seed must be an integer"),
         (lambda: samplers.by_size(SIZES, 9, 0, 0), "population of 8 clients"),

@@ -4,7 +4,8 @@
 
 The trace begins when the round's cohort has been drawn and ends when its metrics are recorded. The problem and the
 population are a user's own, so that what is traced is the path of a round and not the loss or the data set. Programs
-were compiled in earlier rounds. `whole=True` also traces the draw of the next cohort, which happens meanwhile.
+were compiled in earlier rounds. `whole=True` also traces the draw of the next cohort, which happens meanwhile. The
+functions by which JAX takes a pytree apart are left out: nobody follows them.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Trace:
         sys.setprofile(None)
 
     def _note(self, frame: FrameType, event: str, _: Any) -> None:
-        if event != "call" or not frame.f_code.co_filename.startswith(ROOT):
+        if event != "call" or not frame.f_code.co_filename.startswith(ROOT) or "flatten" in frame.f_code.co_qualname:
             return
         caller = frame.f_back
         while caller is not None and not caller.f_code.co_filename.startswith(ROOT):

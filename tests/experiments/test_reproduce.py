@@ -3,14 +3,32 @@
 import html
 import itertools
 import json
+from typing import get_args, get_type_hints
 
 import jax
 import numpy as np
 import pytest
 
+from fedmime.aggregation.accounting import Ledger, Sampling, epsilon
+from fedmime.aggregation.communication import cost
+from fedmime.cli import reproduce as cli
 from fedmime.errors import ConfigError
-from fedmime.experiments import ablation, accuracies, accuracies_report, communication, drift, steps, train
-from fedmime.experiments.reproduce import reproduce
+from fedmime.experiments import (
+    ablation,
+    accuracies,
+    accuracies_report,
+    best_rate,
+    communication,
+    compression,
+    drift,
+    privacy,
+    recipes,
+    steps,
+    tasks,
+    train,
+)
+from fedmime.experiments.reproduce import TITLES, reproduce
+from fedmime.experiments.reproduce_order import Order
 from fedmime.experiments.setting import Setting
 from fedmime.experiments.steps_path import errors
 
@@ -20,7 +38,10 @@ def two_paths(tmp_path_factory):
     return reproduce("drift", "smoke", out=tmp_path_factory.mktemp("drift")).data
 
 
-@pytest.mark.parametrize("name", ["ablation", "steps", "accuracies", "stability", "communication", "theory"])
+SMOKE = ["ablation", "steps", "accuracies", "stability", "communication", "theory", "compression", "privacy"]
+
+
+@pytest.mark.parametrize("name", SMOKE)
 def test_smoke(name: str, tmp_path) -> None:
     found = reproduce(name, "smoke", out=tmp_path)
     files = {path.name for path in found.files}
@@ -29,9 +50,52 @@ def test_smoke(name: str, tmp_path) -> None:
     assert json.loads((tmp_path / "data.json").read_text()) == json.loads(json.dumps(found.data))
     page = (tmp_path / "report.html").read_text()
     assert all(html.escape(title, quote=False).replace("'", "&#39;") in page for title, _ in found.tables)
-    if name in ("ablation", "steps", "accuracies", "stability"):
+    if name not in ("communication", "theory"):
         again = reproduce(name, "smoke", out=tmp_path, progress=lambda *_: pytest.fail("ran again"))
         assert again.data == found.data
+
+
+def test_the_command_line_names_every_reproduction() -> None:
+    names = get_args(get_type_hints(cli.Reproduce)["name"])
+    assert names == tuple(TITLES)
+
+
+def test_eight_bits_both_ways_cost_about_a_quarter() -> None:
+    task = tasks.get("digits-two-labels")
+    model = task.problem().init(jax.random.key(0))
+    for method in compression.METHODS.values():
+        algorithm = recipes.algorithm(recipes.resolved(Setting(task.name, **method), task))
+        with jax.enable_x64(False):
+            plain, encoded = (cost(algorithm, model, e.aggregator).bytes for e in compression.ENCODINGS[:2])
+        assert 0.25 < encoded / plain < 0.27
+
+
+def test_a_private_method_pays_for_every_release() -> None:
+    sampling = Sampling("poisson", 100, 3400)
+    one, two = (privacy.mechanism(2.0, sampling, 50, k).noise_multiplier for k in (1, 2))
+    assert two == pytest.approx(np.sqrt(2) * one, rel=1e-3)
+    assert epsilon(Ledger(two, sampling).add(2, 50), privacy.DELTA) == pytest.approx(2.0, rel=1e-3)
+
+
+def test_the_rate_with_the_highest_mean_over_the_deciding_seeds_is_taken(tmp_path, monkeypatch) -> None:
+    scores = {(1.0, 0): 0.4, (1.0, 1): 0.2, (0.1, 0): 0.3, (0.1, 1): 0.5, (10.0, 0): None, (10.0, 1): 0.9}
+
+    def run(prepared):
+        score = scores[prepared.setting.eta, prepared.setting.seed]
+        return {"after": [2], "accuracy": [score], "bytes": [8], "epsilon": None} if score else dict(EMPTY)
+
+    monkeypatch.setattr(best_rate, "_run", run)
+    order, setting = Order("smoke", tmp_path), Setting("digits-logistic", "fedavg", "sgd", rounds=2)
+    asked = [order, setting, (10.0, 1.0, 0.1), range(2), None, lambda: None]
+    by_all, by_first = best_rate.at_best_rate(*asked), best_rate.at_best_rate(*asked, deciding=1)
+    assert (by_all["eta"], by_all["score"], by_all["at_edge"]) == (0.1, [0.3, 0.5], True)
+    assert (by_first["eta"], by_first["score"], by_first["at_edge"]) == (1.0, [0.4, 0.2], False)
+    assert by_all["tried"][0] == {"eta": 10.0, "score": None}
+    assert best_rate.rounds_to(by_all, 0.4) == 2
+    assert best_rate.rounds_to(by_all, 0.5) is None
+
+
+EMPTY = {"after": [], "accuracy": [], "bytes": [], "epsilon": None}
 
 
 def test_drift_ends_where_the_paper_says(two_paths) -> None:

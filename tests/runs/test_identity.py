@@ -63,7 +63,7 @@ def test_differences_name_the_field() -> None:
     ours = {"a": {"b": 1, "c": [2]}, "new": True}
     theirs = {"a": {"b": 1, "c": [3]}, "old": False}
     assert identity.differences(ours, ours) == []
-    assert identity.differences(ours, theirs) == ["a.c: [3] -> [2]", "old: False -> None", "new: None -> True"]
+    assert identity.differences(ours, theirs) == ["a.c.0: 3 -> 2", "old: False -> None", "new: None -> True"]
 
 
 def _facts(eta=0.1, problem=PROBLEM, clients=CLIENTS, schedule=SCHEDULE, initial=None) -> dict:

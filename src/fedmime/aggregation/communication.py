@@ -11,6 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fedmime.aggregation import wire
+from fedmime.aggregation.aggregator import PLAIN, Aggregation, Aggregator, chain, distinct
+from fedmime.aggregation.encoder import BROADCAST, GRADIENT, UPDATE, Sender
 from fedmime.algorithms.abstract import AbstractClient
 from fedmime.algorithms.algorithm import Algorithm
 from fedmime.errors import ConfigError
@@ -56,62 +59,71 @@ class Cost:
         return self.bytes / self.model_bytes
 
 
-def cost(algorithm: Algorithm, params: Any) -> Cost:
+def cost(algorithm: Algorithm, params: Any, aggregation: Aggregation | None = None) -> Cost:
     """The bytes a client receives and sends in a round, by what the algorithm's messages contain.
 
     An array that goes to the same client twice in a round (x with the request for a gradient and again with the
-    message) is counted once.
+    message) is counted once. Compressed messages count with the packed bytes of their encoded form.
     """
     made("cost", "algorithm", algorithm, Algorithm, "come from fm.algorithms")
     floating("cost", "params", params)
     leaves, structure = jax.tree.flatten(params)
-    given = (algorithm, structure, tuple((jnp.shape(leaf), leaf.dtype) for leaf in leaves), jnp.result_type(float))
+    kinds = tuple((jnp.shape(leaf), leaf.dtype) for leaf in leaves)
+    given = (algorithm, structure, kinds, jnp.result_type(float), PLAIN if aggregation is None else chain(aggregation))
     try:
-        hash(algorithm)
+        hash(given)
     except TypeError:  # a user's own may hold arrays
         return _counted.__wrapped__(*given)
     return _counted(*given)
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(algorithm: Algorithm, structure: Any, kinds: tuple[Any, ...], number: Any) -> Cost:
+def _counted(algorithm: Algorithm, structure: Any, kinds: tuple[Any, ...], number: Any, aggregator: Aggregator) -> Cost:
     """The same for a model of such arrays, where JAX makes such numbers of Python's."""
-    algorithm = at_round(algorithm, 0)  # schedules change no shapes
+    algorithm, aggregator = at_round(algorithm, 0), aggregator.at_round(0)  # schedules change no shapes
     x = Vector(jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*kind) for kind in kinds]))
     server = jax.eval_shape(algorithm.start, x)
     h = jax.eval_shape(algorithm.points, server)
 
-    def training(server: Any, h: Any, kept: Any) -> tuple[Any, Any]:
+    def training(server: Any, h: Any, kept: Any) -> Any:
         points, message = algorithm.points(server), algorithm.broadcast(server, h)
         answer = algorithm.local(message, AbstractClient(kept))
-        return _distinct(message if algorithm.split else (points, message)), _distinct((answer.send, answer.add))
+        down = _broadcast(aggregator, message if algorithm.split else (points, message), algorithm.exact(message))
+        return down, aggregator.encode(distinct((answer.send, answer.add))[0], _sender(UPDATE))
 
-    asked = _asked(algorithm.points, server)
-    prime = _asked(algorithm.prime_points, server) if algorithm.gradient_rounds else None
+    asked = _asked(aggregator, algorithm.points, server)
+    prime = _asked(aggregator, algorithm.prime_points, server) if algorithm.gradient_rounds else None
     if not algorithm.local_steps:
         return Cost(nbytes(x), asked, None, prime)
-    down, up = map(nbytes, jax.eval_shape(training, server, h, jax.eval_shape(algorithm.remember, x)))
+    down, up = map(wire.nbytes, jax.eval_shape(training, server, h, jax.eval_shape(algorithm.remember, x)))
     if algorithm.split:
         return Cost(nbytes(x), Traffic(down, up), asked, prime)
     return Cost(nbytes(x), Traffic(down, asked.up + up), None, prime)
 
 
-def _asked(points: Callable[[Any], Any], server: Any) -> Traffic:
+def _asked(aggregator: Aggregator, points: Callable[[Any], Any], server: Any) -> Traffic:
     """What a client receives and sends that is asked for its full gradients at `points(server)`."""
-    down = jax.eval_shape(lambda server: _distinct(points(server)), server)
-    return Traffic(nbytes(down), nbytes(jax.eval_shape(points, server)))
+    down = jax.eval_shape(lambda server: _broadcast(aggregator, points(server)), server)
+    up = jax.eval_shape(lambda server: [aggregator.encode(g, _sender(GRADIENT)) for g in points(server)], server)
+    return Traffic(wire.nbytes(down), wire.nbytes(up))
 
 
-def cohort_for_budget(algorithm: Algorithm, params: Any, budget: float) -> int:
+def _broadcast(aggregator: Aggregator, message: Any, exact: Any = ()) -> list[Any]:
+    """What is sent of the server's arrays: each once, encoded unless it must be exact."""
+    as_is, sender = {id(leaf) for leaf in jax.tree.leaves(exact)}, _sender(BROADCAST)
+    return [leaf if id(leaf) in as_is else aggregator.encode(leaf, sender) for leaf in distinct(message)[0]]
+
+
+def _sender(kind: str) -> Sender:
+    """Anybody: shapes do not depend on who sends."""
+    return Sender(kind, 0, jax.random.key(0))
+
+
+def cohort_for_budget(algorithm: Algorithm, params: Any, budget: float, aggregation: Aggregation | None = None) -> int:
     """How many clients (with split cohorts: pairs of clients) a budget of model-sizes a round allows."""
     real("cohort_for_budget", "budget", budget, POSITIVE)
-    each = cost(algorithm, params).model_sizes
+    each = cost(algorithm, params, aggregation).model_sizes
     units = math.floor(budget / each + 1e-3)  # a few scalars beside the model must not cost a whole client
     if not units:
         raise ConfigError(f"cohort_for_budget: budget {budget!r} is below the {each:.3g} model-sizes of one client")
     return units
-
-
-def _distinct(tree: Any) -> list[Any]:
-    """The arrays of a message; one that is repeated is sent once."""
-    return list({id(leaf): leaf for leaf in jax.tree.leaves(tree)}.values())

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedmime.algorithms.algorithm import Algorithm, Batch, Carry, Message, Server
+from fedmime.algorithms.algorithm import Algorithm, Batch, Carry, Message, Reply, Server
 from fedmime.errors import ConfigError
 from fedmime.hyperparameters import at_round
 from fedmime.vector import Vector, zeros
@@ -78,6 +78,17 @@ def _anchor_of(tree: Any, kinds: tuple[Any, ...]) -> Anchor:
 
     jax.eval_shape(one_round, *jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(*kind) for kind in kinds]))
     return found[0]
+
+
+def reply_of(algorithm: Algorithm, server: Server, view: Callable[[Reply], Any] = lambda reply: reply) -> Any:
+    """The shapes and types of what a client replies, or of what a function makes of the reply."""
+
+    def one_round(algorithm: Algorithm, server: Server) -> Any:
+        h = tuple(zeros(point) for point in algorithm.points(server))
+        message = _broadcast(algorithm, server, h)
+        return view(algorithm.local(message, AbstractClient(algorithm.remember(server.x))))
+
+    return jax.eval_shape(one_round, at_round(algorithm, 0), server)
 
 
 def _broadcast(algorithm: Algorithm, server: Server, h: tuple[Vector, ...]) -> Message:

@@ -86,6 +86,7 @@ class State(NamedTuple):
     round: int
     server: Server
     memory: Any = None  # what clients kept, for algorithms whose clients keep anything
+    aggregation: Any = ()  # what the aggregator carries on, such as what was spent of the privacy
 
     @property
     def x(self) -> Vector:
@@ -144,6 +145,10 @@ class Algorithm(abc.ABC):
     def broadcast(self, server: Server, h: tuple[Vector, ...]) -> Message:
         """What the clients that train are sent."""
         return (server.x,)
+
+    def exact(self, message: Message) -> Any:
+        """The part of a message that must not be compressed: a small error in it would do great harm."""
+        return ()
 
     def remember(self, x: Vector) -> Any:
         """What a client that was never seen has kept: nothing, or zeros shaped like the model."""

@@ -68,6 +68,10 @@ class Mime(Tracking):
     def broadcast(self, server: MimeState, h: tuple[Vector, ...]) -> MimeMessage:
         return MimeMessage(server.x, server.s, c=h[0] if self.waits else None)
 
+    def exact(self, message: MimeMessage) -> Any:
+        """The statistics of most bases: U divides by their root, and one that is rounded to zero would blow it up."""
+        return () if self.base.compressible else message.s
+
     def local(self, message: MimeMessage, client: Client) -> Reply:
         x, s, c = message
         U = self.base.for_round(self.apply, s, x)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmime.cli.options import Asked, from_file, require_backend, setting_of
+from fedmime.cli.options import Asked, from_file, open_backend, require_backend, setting_of
 from fedmime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def run(args: Compare) -> int:
     from fedmime.experiments import compare, train
     from fedmime.validation import count
 
-    require_backend(args.backend, "local", "reference")
+    if args.rates:
+        require_backend(args.backend, "local", "reference")
     seeds = range(args.seed, args.seed + count("compare", "seeds", args.seeds, least=1))
     session.start()
     out = args.out or Path("runs") / f"compare-{args.task}"
@@ -71,9 +72,10 @@ def run(args: Compare) -> int:
 
         return max(show(*runs[0], args) for _, runs in plans)  # seeds cost the same
     rows = []
-    for label, runs in plans:
-        for (prepared, path), result in zip(runs, carry_out_all(runs, args, label), strict=True):
-            rows.append(summary(prepared, result, path) | {"method": label, "seconds": _seconds(path)})
+    with open_backend(args.backend, args.workers, args.ray_address):  # one Ray for all methods
+        for label, runs in plans:
+            for (prepared, path), result in zip(runs, carry_out_all(runs, args, label), strict=True):
+                rows.append(summary(prepared, result, path) | {"method": label, "seconds": _seconds(path)})
     _tell(rows, out, [path for _, runs in plans for _, path in runs], args)
     return 0
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TextIO
 import tyro
 
 from fedmime.cli import catalogue, compare, data, diagnose, doctor, evaluate, report, reproduce, sweep, train, tune
-from fedmime.errors import ConfigError, FedmimeError
+from fedmime.errors import ClusterError, ConfigError, FedmimeError
 
 USAGE, IO_ERROR, INTERRUPTED, PIPE = 2, 74, 130, 141
 _NO_ARGUMENTS = ("list", "doctor")
@@ -130,6 +130,8 @@ def script() -> None:
         sys.stderr.write(f"fedmime: standard output: {error}\n")
     _silence(sys.stdout)
     _silence(sys.stderr)
+    if code == ClusterError.exit_code:
+        os._exit(code)  # Ray without its head crashes when the interpreter takes it down
     sys.exit(code)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,11 @@ class Asked(Setting):
     data_dir: Path | None = None
     """Where published files are kept; by default $FEDMIME_DATA_DIR or the user's cache."""
     backend: Literal["local", "reference", "ray"] = "local"
-    """Where clients run: compiled on this machine's devices, or eagerly one after another, to debug."""
+    """Where clients run: compiled on this machine's devices, eagerly one after another, to debug, or on Ray."""
+    workers: int = 2
+    """Worker processes of the back end on Ray."""
+    ray_address: str | None = None
+    """A running Ray cluster to join, such as 10.0.0.1:6379; by default Ray is started here for the run."""
     config: Path | None = None
     """A YAML file with any of these fields; what the command line says counts more."""
     checkpoint_every: int = 50
@@ -54,10 +59,22 @@ def setting_of(asked: Setting) -> Setting:
 
 
 def require_backend(backend: str, *accepted: str) -> None:
-    """Refuse a back end that a verb cannot use, before anything starts. The one on Ray is not built yet."""
+    """Refuse a back end that a verb cannot use, before anything starts."""
     if backend not in accepted:
         names = " or ".join(map(repr, accepted))
         raise ConfigError(f"backend: {backend!r} is not available here in this version; accepted is {names}")
+
+
+@contextlib.contextmanager
+def open_backend(backend: str, workers: int, ray_address: str | None) -> Iterator[Any]:
+    """What `simulate` takes for a back end. On Ray, all runs in the block share workers, which the first one starts."""
+    if backend != "ray":
+        yield backend
+        return
+    from fedmime import backends
+
+    with backends.ray(workers, ray_address) as found:
+        yield found
 
 
 def recorded_config(run: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def show(prepared: Prepared, out: Path, asked: Asked) -> int:
     """Print the plan, unless the run would be refused; nothing is written."""
+    from fedmime.cli.options import open_backend
     from fedmime.cli.progress import clock, size
     from fedmime.engine import Saving
     from fedmime.experiments import train
@@ -22,7 +23,8 @@ def show(prepared: Prepared, out: Path, asked: Asked) -> int:
     from fedmime.experiments.setting import plain
 
     saving = Saving(asked.checkpoint_every, asked.keep, asked.fresh)
-    train.run(prepared, out, saving=saving, dry_run=True)
+    with open_backend(asked.backend, asked.workers, asked.ray_address) as backend:
+        train.run(prepared, out, saving=saving, backend=backend, dry_run=True)
     found = plan(prepared)
     if asked.json:
         told = {"setting": plain(prepared.setting), "plan": dataclasses.asdict(found), "out": str(out)}

@@ -23,7 +23,7 @@ class Progress:
         self._label, self._rounds, self._bytes, self._quiet = label, rounds, bytes_a_round, quiet
         self._live = sys.stderr.isatty() and not quiet
         self._start, self._told, self._first = time.monotonic(), -_EVERY, -1  # rounds done before this process
-        self._accuracy = self._loss = float("nan")
+        self._accuracy = self._loss = self._epsilon = float("nan")
         self._bar: Any = None
         self.before = 0  # rounds of earlier runs that are shown in the same line
 
@@ -52,7 +52,7 @@ class Progress:
 
     def on_round(self, info: Info, measured: Mapping[str, float]) -> None:
         """Show a finished round."""
-        self._loss = info.loss
+        self._loss, self._epsilon = info.loss, info.epsilon
         self._accuracy = measured.get("test_accuracy", self._accuracy)
         done = self.before + info.round + 1
         self._first = done - 1 if self._first < 0 else self._first
@@ -73,6 +73,7 @@ class Progress:
         speed = (done - self._first) / elapsed if elapsed > 0 else 0.0
         left = (self._rounds - done) / speed if speed else 0.0
         accuracy = "" if self._accuracy != self._accuracy else f"accuracy {self._accuracy:.2%}, "
+        accuracy += "" if self._epsilon != self._epsilon else f"ε {self._epsilon:.2f}, "
         return f"{accuracy}loss {self._loss:.3f}, {speed:.2f} rounds/s, {clock(left)} left, {size(done * self._bytes)}"
 
 

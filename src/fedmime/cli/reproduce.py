@@ -21,8 +21,20 @@ _WIDTH = 150  # of tables that do not go to a terminal
 class Reproduce:
     """Make a figure or table of the paper again. The same command goes on with one that was broken off."""
 
-    name: Positional[Literal["ablation", "steps", "accuracies", "stability", "drift", "communication", "theory"]]
-    """Which one."""
+    name: Positional[
+        Literal[
+            "ablation",
+            "steps",
+            "accuracies",
+            "stability",
+            "drift",
+            "communication",
+            "theory",
+            "compression",
+            "privacy",
+        ]
+    ]
+    """Which one. `compression` and `privacy` are our own: accuracy against bytes, and against ε."""
     scale: Literal["full", "small", "smoke"] = "small"
     """The paper's setting, one that two cores finish within an hour, or one that takes seconds."""
     data_dir: Path | None = None

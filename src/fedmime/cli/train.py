@@ -7,11 +7,11 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
-from fedmime.cli.options import Asked, from_file, recorded_config, require_backend, setting_of
+from fedmime.cli.options import Asked, from_file, open_backend, recorded_config, setting_of
 
 if TYPE_CHECKING:
     from fedmime.engine import Run
@@ -31,6 +31,12 @@ class Resume:
     """Its directory."""
     rounds: int | None = None
     """Go on to this round instead of the one first asked for."""
+    backend: Literal["local", "reference", "ray"] = "local"
+    """Where clients run; a run may go on elsewhere than it began."""
+    workers: int = 2
+    """Worker processes of the back end on Ray."""
+    ray_address: str | None = None
+    """A running Ray cluster to join; by default Ray is started here for the run."""
     json: bool = False
     """Print the result as JSON."""
     quiet: bool = False
@@ -47,7 +53,6 @@ def run(args: Train) -> int:
     from fedmime.cli import session
     from fedmime.experiments import train
 
-    require_backend(args.backend, "local", "reference")
     session.start()
     prepared = train.prepare(setting_of(args), args.data_dir)
     out = args.out or Path("runs") / args.task / f"{prepared.label.replace(' ', '-')}-seed{args.seed}"
@@ -70,7 +75,13 @@ def resume(args: Resume) -> int:
     session.start()
     prepared = train.prepare(setting, beside.data_dir)
     asked = Asked(
-        checkpoint_every=beside.checkpoint_every, keep=beside.keep, data_dir=beside.data_dir, quiet=args.quiet
+        checkpoint_every=beside.checkpoint_every,
+        keep=beside.keep,
+        data_dir=beside.data_dir,
+        quiet=args.quiet,
+        backend=args.backend,
+        workers=args.workers,
+        ray_address=args.ray_address,
     )
     result = carry_out(prepared, args.run, asked, name=beside.label)
     return _tell(prepared, result, args.run, args.json)
@@ -97,10 +108,14 @@ def carry_out_all(runs: Sequence[tuple[Prepared, Path]], asked: Asked, name: str
     assert s.cohort is not None
     model = jax.eval_shape(first.problem.init, jax.eval_shape(jax.random.key, 0))
     units = s.cohort // 2 if s.split else s.cohort
-    sent = 0 if first.algorithm.pooled else communication.cost(first.algorithm, model).bytes * units
+    sent = 0 if first.algorithm.pooled else communication.cost(first.algorithm, model, first.aggregation).bytes * units
     saving = Saving(asked.checkpoint_every, asked.keep, asked.fresh)
     results = []
-    with Signals() as signals, Progress(name or first.label, s.rounds * len(runs), sent, asked.quiet) as progress:
+    with (
+        Signals() as signals,
+        Progress(name or first.label, s.rounds * len(runs), sent, asked.quiet) as progress,
+        open_backend(asked.backend, asked.workers, asked.ray_address) as backend,
+    ):
         for place, (prepared, out) in enumerate(runs):
             progress.before = place * s.rounds
             found = train.run(
@@ -109,7 +124,7 @@ def carry_out_all(runs: Sequence[tuple[Prepared, Path]], asked: Asked, name: str
                 saving=saving,
                 name=name,
                 data_dir=asked.data_dir,
-                backend=asked.backend,
+                backend=backend,
                 on_round=progress.on_round,
                 stop=signals.stop,
             )
@@ -141,6 +156,7 @@ def summary(prepared: Prepared, result: Run, out: Path) -> dict[str, Any]:
         "train_loss": clean(float(history["train_loss"][-1])) if "train_loss" in history else None,
         "rounds_to_target": None if target is None else target.rounds(history),
         "bytes": int(history["bytes_total"][-1]),
+        "epsilon": clean(float(history["epsilon"][-1])) if "epsilon" in history else None,
         "abandoned": int(history["abandoned"].sum()),
         "out": str(out),
     }
@@ -149,7 +165,7 @@ def summary(prepared: Prepared, result: Run, out: Path) -> dict[str, Any]:
 def _tell(prepared: Prepared, result: Run, out: Path, as_json: bool) -> int:
     from fedmime.cli.progress import size
 
-    found = summary(prepared, result, out)
+    found, s = summary(prepared, result, out), prepared.setting
     if as_json:
         sys.stdout.write(json.dumps(found) + "\n")
         return 0
@@ -160,7 +176,7 @@ def _tell(prepared: Prepared, result: Run, out: Path, as_json: bool) -> int:
     words = "" if aim is None else f", {aim:.0%}" if found["target_gap"] is None else f", within {aim:g} of its optimum"
     reached = found["rounds_to_target"]
     target = words and words + (f" after {reached} rounds" if reached else " not reached")
-    sys.stdout.write(
-        f"{found['method']}: {found['rounds']} rounds, {accuracy}{target}, {size(found['bytes'])} sent; {out}\n"
-    )
+    private = "" if found["epsilon"] is None else f", ε {found['epsilon']:.3g} at δ {s.aggregation.delta:g}"
+    sent = f"{size(found['bytes'])} sent{private}"
+    sys.stdout.write(f"{found['method']}: {found['rounds']} rounds, {accuracy}{target}, {sent}; {out}\n")
     return 0

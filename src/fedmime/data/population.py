@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -69,6 +70,22 @@ class Ids(Sequence[str]):
         return position
 
 
+def _unchanged() -> None:
+    """The check of clients that cannot change."""
+
+
+class Slices(NamedTuple):
+    """What reads the clients of a population out of one set of columns; a client's are views, never copies."""
+
+    columns: Columns
+    starts: np.ndarray
+    """[clients + 1] position of each client's first example."""
+
+    def __call__(self, index: int) -> Columns:
+        start, stop = self.starts[index], self.starts[index + 1]
+        return {name: column[start:stop] for name, column in self.columns.items()}
+
+
 class Population:
     """Clients that can be read one at a time, and what the server tests on.
 
@@ -77,6 +94,7 @@ class Population:
     function on first use, or else all test clients together. `pooled` is a quick way to all examples, if there is one.
     `resident`: what is read stays in memory as it is, so that arrays need not be copied while a run goes on.
     `check` raises if what clients are read from has changed; it is called before every cohort, so it must be quick.
+    `origin` is a function and its arguments that open the same population in another process, which pickling then uses.
     """
 
     def __init__(
@@ -92,14 +110,15 @@ class Population:
         test_clients: Population | None = None,
         pooled: Callable[[], Columns] | None = None,
         resident: bool = False,
-        check: Callable[[], None] = lambda: None,
+        check: Callable[[], None] = _unchanged,
+        origin: tuple[Callable[..., Population], tuple[object, ...]] | None = None,
     ) -> None:
         self.name = name
         self.ids = ids if isinstance(ids, Sequence) and not isinstance(ids, list | tuple) else Ids(ids)
         self.sizes = np.asarray(sizes, dtype=np.int64)
         self.fields = dict(fields)
         self.test_clients, self.resident, self.check = test_clients, resident, check
-        self._read, self._identity, self._test, self._pooled = read, identity, test, pooled
+        self._read, self._identity, self._test, self._pooled, self._origin = read, identity, test, pooled, origin
         if len(self.ids) != len(self.sizes):
             raise DataError(f"{name}: {len(self.ids)} ids but {len(self.sizes)} sizes")
 
@@ -160,6 +179,28 @@ class Population:
         from fedmime.data.store import save
 
         save(self, path)
+
+    def portable(self) -> Population:
+        """The same clients for another process, without what the server tests on.
+
+        Pickled, a stored population is the path of its store, and one in memory a few large arrays.
+        """
+        if self._origin is not None:
+            return self
+        if self.resident and not any(field.ragged for field in self.fields.values()):
+            read = Slices(self.pool(), np.concatenate([[0], np.cumsum(self.sizes)]))
+            return Population(
+                self.name, self.ids, self.sizes, self.fields, read, identity=self.identity(), resident=True
+            )
+        light = copy.copy(self)
+        light._test = light._pooled = light.test_clients = None
+        return light
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return super().__reduce_ex__(protocol) if self._origin is None else self._origin
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_pooled_test"}  # which is a cache
 
     @cached_property
     def _stable_identity(self) -> str:

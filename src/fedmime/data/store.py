@@ -85,6 +85,7 @@ def from_store(path: str | os.PathLike[str], verify: bool = False) -> Population
         test_clients=test_clients,
         pooled=lambda: {name: reader(0, examples) for name, reader in readers.items()},
         check=unchanged,
+        origin=(from_store, (str(directory.absolute()),)),
     )
 
 
@@ -92,9 +93,13 @@ class StoredIds(Sequence[str]):
     """Client ids on disk; the position of an id is found by bisection."""
 
     def __init__(self, maps: Maps, directory: Path, clients: int) -> None:
+        self._origin = str(directory.absolute()), clients
         self._starts = maps.array(directory / "ids.starts.bin", INDEX, (clients + 1,))
         self._order = maps.array(directory / "ids.order.bin", INDEX, (clients,))
         self._text = maps.array(directory / "ids.bin", np.dtype("u1"), (int(self._starts[-1]),))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _stored_ids, self._origin
 
     def __len__(self) -> int:
         return len(self._order)
@@ -128,6 +133,10 @@ class StoredIds(Sequence[str]):
 
     def _bytes(self, position: int) -> bytes:
         return self._text[self._starts[position] : self._starts[position + 1]].tobytes()
+
+
+def _stored_ids(directory: str, clients: int) -> StoredIds:
+    return StoredIds(Maps(), Path(directory), clients)
 
 
 def _readers(

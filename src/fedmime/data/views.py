@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -45,7 +46,7 @@ def mapped(
         identity=identity,
         test=test,
         test_clients=test_clients,
-        check=population.check,
+        check=partial(_check, population),
     )
 
 
@@ -79,5 +80,10 @@ def capped(population: Population, examples: int, sample: int | None = None, see
         identity=lambda: describe("capped", examples, sample, seed, population.identity()),
         test=(lambda: population.test or {}) if population.has_own_test else None,
         test_clients=population.test_clients,
-        check=population.check,
+        check=partial(_check, population),
     )
+
+
+def _check(population: Population) -> None:
+    """Check a population that another one reads from; unlike its own function, it can be sent to other processes."""
+    population.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,7 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedmime.algorithms.algorithm import Algorithm, State
+from fedmime.aggregation.accounting import MOST_RELEASES, Sampling
+from fedmime.aggregation.aggregator import PLAIN, Aggregation, Aggregator, chain
+from fedmime.algorithms.abstract import reply_of
+from fedmime.algorithms.algorithm import Algorithm, Reply, State
+from fedmime.engine import samplers
 from fedmime.engine.cohort import Cohort
 from fedmime.engine.contract import check_metrics
 from fedmime.engine.intake import Intake
@@ -104,9 +109,72 @@ def schedule_of(
     return schedule
 
 
-def blank_memory(algorithm: Algorithm, state: State, schedule: Schedule) -> Any:
+def aggregator_of(owner: str, aggregation: Aggregation | None, algorithm: Algorithm, server: Any) -> Aggregator:
+    """The aggregator that an argument asks for, if it can serve the algorithm."""
+    aggregator, name = PLAIN if aggregation is None else chain(aggregation), type(algorithm).__name__
+    if algorithm.pooled and aggregator != PLAIN:
+        raise ConfigError(f"{owner}: aggregation must be None for {name}: nothing is sent in pooled training")
+    reply = reply_of(algorithm, server) if algorithm.local_steps and aggregator != PLAIN else Reply()
+    if not aggregator.combiner.linear and jax.tree.leaves(reply.add):
+        words = f"{type(aggregator.combiner).__name__} cannot combine what clients of {name} send to be summed"
+        raise ConfigError(f"{owner}: {words}, which one of them could move anywhere; clip it and take the mean")
+    if aggregator.privacy is not None:
+        if jax.tree.leaves((reply.add, reply.keep)):
+            raise ConfigError(
+                f"{owner}: gaussian cannot protect {name}, whose clients send or keep more than an update"
+            )
+        if max(_releases(algorithm, server)) > MOST_RELEASES:
+            words = f"gaussian accounts for at most {MOST_RELEASES} messages of a client in a round"
+            raise ConfigError(f"{owner}: {words}, got {max(_releases(algorithm, server))} of {name}")
+    return aggregator
+
+
+def _releases(algorithm: Algorithm, server: Any) -> tuple[int, int]:
+    """How many messages of a client a round releases, and how many a gradient-only round."""
+    asked = len(algorithm.prime_points(server)) if algorithm.gradient_rounds else 1
+    return len(algorithm.points(server)) + algorithm.local_steps, asked
+
+
+def aggregator_of_run(
+    aggregation: Aggregation | None,
+    algorithm: Algorithm,
+    server: Any,
+    schedule: Schedule,
+    population: Clients,
+    rounds: int,
+) -> tuple[Aggregator, Sampling | None]:
+    """The aggregator with the noise that its ε needs, and how cohorts are sampled; None where nothing is private.
+
+    Accounting for privacy assumes that all clients weigh the same and that cohorts are drawn blindly.
+    """
+    aggregator, taking = aggregator_of("simulate", aggregation, algorithm, server), schedule.participation
+    if not aggregator.combiner.linear and taking.sampler == "with_replacement":
+        name = type(aggregator.combiner).__name__
+        raise ConfigError(f"simulate: {name} needs cohorts of different clients, got sampler={taking.sampler!r}")
+    if aggregator.privacy is None:
+        return aggregator, None
+    clients = int(np.count_nonzero(population.sizes))
+    if schedule.weights != "uniform":
+        raise ConfigError(
+            f"simulate: gaussian needs clients of equal weight: weights='uniform', got {schedule.weights!r}"
+        )
+    if taking.sampler not in ("uniform", "poisson"):
+        raise ConfigError(f"simulate: gaussian needs sampler='uniform' or 'poisson', got {taking.sampler!r}")
+    if taking.sampler == "poisson" and taking.minimum:
+        words = "gaussian with sampler='poisson' must carry out every round: minimum=0"
+        raise ConfigError(f"simulate: {words}, got {taking.minimum!r}; who is abandoned would tell how many came")
+    if taking.sampler == "poisson" and algorithm.split:
+        raise ConfigError("simulate: gaussian with sampler='poisson' needs split=False: halves depend on who comes")
+    kind = "poisson" if taking.sampler == "poisson" else "fixed"
+    asked = min(samplers.over_selected(schedule.cohort_size, taking.over_selection), clients)
+    sampling = Sampling(kind, asked, clients)
+    releases, asked_for = _releases(algorithm, server)
+    noise = aggregator.privacy.resolve(sampling, rounds, releases, min(algorithm.gradient_rounds, rounds), asked_for)
+    return dataclasses.replace(aggregator, privacy=noise), sampling
+
+
+def blank_memory(blank: Any, schedule: Schedule) -> Any:
     """What a client that was never seen has kept; samplers that may draw a client twice cannot serve such clients."""
-    blank = jax.tree.map(np.asarray, algorithm.remember(state.server.x))
     if jax.tree.leaves(blank) and schedule.participation.sampler == "with_replacement":
         raise ConfigError("simulate: sampler='with_replacement' may draw a client twice, which cannot keep two values")
     return blank

@@ -7,7 +7,6 @@ worker that trains a share of the cohort reads only that share.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -84,37 +83,56 @@ class Cohort:
     """Whether its mini-batches were given: in split cohorts n_i is then what a client's own mini-batches hold."""
     ids: Sequence[str] | None = None
     """Names of all clients of the population, by position."""
+    planned: int | None = None
+    """How many clients a round was to have; None stands for the members."""
+    cancelled: bool = False
+    """Whether too few clients reported for the round to be carried out."""
+
+    training: tuple[Member, ...] = dataclasses.field(init=False)
+    """The members that take local steps."""
+    probing: tuple[Member, ...] = dataclasses.field(init=False)
+    """The members whose full gradient can be asked for."""
+    steps: int = dataclasses.field(init=False)
+    """Local steps of all members."""
+    examples: int = dataclasses.field(init=False)
+    """Examples of all members."""
+    covers_itself: bool = dataclasses.field(init=False)
+    """Whether full gradients are asked of the clients that train, whose mini-batches hold each example once."""
+
+    def __post_init__(self) -> None:
+        derived = {
+            "training": tuple(m for m in self.members if m.steps),
+            "probing": tuple(m for m in self.members if m.probes),
+            "steps": sum(m.steps for m in self.members),
+            "examples": sum(m.size for m in self.members),
+            "covers_itself": self.each_once and all(m.steps and m.probes for m in self.members),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     def client_id(self, index: int) -> ClientId:
         """The name of the client at a position of the population."""
         return client_id(self.ids, index)
 
-    @functools.cached_property
-    def training(self) -> tuple[Member, ...]:
-        """The members that take local steps."""
-        return tuple(m for m in self.members if m.steps)
+    def denominator(self, split: bool) -> int:
+        """How many updates, and as many gradients, were planned, whoever came."""
+        if self.planned is None:
+            return max(len(self.training), len(self.probing), 1)
+        return max(self.planned // (2 if split else 1), 1)
 
-    @functools.cached_property
-    def probing(self) -> tuple[Member, ...]:
-        """The members whose full gradient can be asked for."""
-        return tuple(m for m in self.members if m.probes)
-
-    @functools.cached_property
-    def steps(self) -> int:
-        """Local steps of all members."""
-        return sum(m.steps for m in self.members)
-
-    @functools.cached_property
-    def examples(self) -> int:
-        """Examples of all members."""
-        return sum(m.size for m in self.members)
-
-    def shares(self, split: bool) -> tuple[np.ndarray, np.ndarray]:
+    def shares(self, split: bool, *, fixed: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """The weights of updates and of full gradients, [members] each.
 
         The shares of all members sum to one; a member that does not train, or is not asked for its gradient, has zero.
         Weights that were given for updates hold for the full gradients of the same clients, too.
+
+        Args:
+            split: whether the cohort has two halves.
+            fixed: divide by the number of clients that was planned, whoever came, as differential privacy needs it.
         """
+        if fixed:
+            roles = np.array([(m.steps > 0, m.probes) for m in self.members], float).reshape(-1, 2)
+            return tuple(roles.T / self.denominator(split))
         sizes = [
             int(self.source.batches(place).counts.sum()) if split and self.explicit and m.steps else m.size
             for place, m in enumerate(self.members)

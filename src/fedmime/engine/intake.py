@@ -7,7 +7,7 @@ check, a single NaN in one example would spoil the mean gradient of the whole co
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -37,7 +37,7 @@ class Intake:
     """
 
     def __init__(self, check: Check, once: bool = False, said: set[object] = _said_of_rounds) -> None:
-        self._check, self._once, self._said = check, once, said
+        self._check, self.once, self._said = check, once, said
         self._known: dict[int, str | None] = {}  # checked clients, with the reason to leave them out, if any
         self._findings: list[str] = []  # not reported yet
 
@@ -60,7 +60,7 @@ class Intake:
             data = population.client_at(index)
             self.accept(f"client {client!r}", data)
             bad = self._judge(index, client, data)
-            if bad and not self._once:
+            if bad and not self.once:
                 raise DataError(f"client {client!r}, {bad}; pooled examples cannot do without their client")
 
     def look_at_first(self, population: Any) -> None:
@@ -84,7 +84,7 @@ class Intake:
         In a run the data of each client is read and checked once.
         """
         index = cohort.members[place].client
-        if self._once and index in self._known:
+        if self.once and index in self._known:
             return self._known[index]
         self._known[index] = None
         client = cohort.client_id(index)
@@ -92,7 +92,7 @@ class Intake:
             data = cohort.source.examples(place)
             self.accept(f"client {client!r}", data)
         except DataError as error:
-            if not self._once and not isinstance(error, ClientError):
+            if not self.once and not isinstance(error, ClientError):
                 raise
             self._refuse(index, str(error))
         else:
@@ -106,6 +106,12 @@ class Intake:
         for place, finding in enumerate(self._findings, before):
             (warnings.warning if place < _MOST else notes.info)(finding)
         self._findings.clear()
+
+    def repeat(self, findings: Iterable[tuple[str, object]]) -> None:
+        """Report what the intakes of other processes have found, unless it was reported before."""
+        for finding, what in findings:
+            self._find(finding, what)
+        self.say()
 
     def accept(self, whose: str, data: Columns) -> None:
         """Raise `DataError` if the problem cannot take these columns.

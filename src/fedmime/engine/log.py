@@ -7,6 +7,7 @@ the run's status.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -70,6 +71,10 @@ class Log:
         sent, reason = _sent(work, info, self._cost), _given_up(self.rows, info, self._gate)
         before = self.rows[-1]["bytes_total"] if self.rows else 0
         row = {**info._asdict(), "refused": len(info.refused)}
+        row |= {f"refused_{reason}": number for reason, number in row.pop("reasons").items()}
+        for name in ("clipped", "clip_norm", "epsilon"):  # of some runs only
+            if math.isnan(row[name]):
+                del row[name]
         if info.refused:
             notes.info("round %d left out: %s", info.round, ", ".join(map(repr, info.refused)))
         row |= {"bytes_down": sent[0], "bytes_up": sent[1], "bytes_total": before + sum(sent)}

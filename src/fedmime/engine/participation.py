@@ -13,14 +13,17 @@ from fedmime.engine import samplers
 from fedmime.errors import ConfigError
 from fedmime.validation import choice
 
+_SAMPLERS = ("uniform", "by_size", "with_replacement", "diurnal", "poisson")
+
 
 @dataclasses.dataclass(frozen=True)
 class Participation:
     """The policy by which cohorts are drawn; every draw is a function of seed and round alone.
 
     Args:
-        sampler: `"uniform"`, `"by_size"` (chances proportional to the number of examples), `"with_replacement"` or
-            `"diurnal"` (clients can be reached at night in their own time zone).
+        sampler: `"uniform"`, `"by_size"` (chances proportional to the number of examples), `"with_replacement"`,
+            `"diurnal"` (clients can be reached at night in their own time zone) or `"poisson"` (each client
+            independently, so that the cohort size is an expectation; nobody is late).
         drop_out: probability that a client that was asked never reports.
         over_selection: clients that are asked, as a multiple of the cohort size, so that enough report; the first to
             arrive are kept.
@@ -35,20 +38,25 @@ class Participation:
     rounds_per_day: float = 24.0
 
     def __post_init__(self) -> None:
-        choice("participation", "sampler", self.sampler, ("uniform", "by_size", "with_replacement", "diurnal"))
+        choice("participation", "sampler", self.sampler, _SAMPLERS)
         for name, low, high in (("drop_out", 0, 1), ("minimum", 0, 1), ("over_selection", 1, 100)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                 raise ConfigError(f"participation: {name} must lie in [{low}, {high}], got {value!r}")
+        if self.sampler == "poisson" and self.over_selection != 1:
+            raise ConfigError(
+                f"participation: over_selection must be 1 with sampler='poisson', got {self.over_selection!r}"
+            )
 
     def draw(self, sizes: np.ndarray, cohort_size: int, seed: int, round_number: int) -> samplers.Reports:
         """Draw the clients of a round. Clients without examples are never asked.
 
         Args:
             sizes: n_i, the number of examples of each client [clients].
-            cohort_size: how many reports are wanted.
+            cohort_size: how many reports are wanted, for `"poisson"` on average.
         """
         available = np.flatnonzero(sizes)
+        target = cohort_size
         wanted = min(samplers.over_selected(cohort_size, self.over_selection), len(available))
         if self.sampler == "by_size":
             asked = samplers.by_size(sizes, wanted, seed, round_number)
@@ -56,15 +64,18 @@ class Participation:
             asked = available[samplers.with_replacement(len(available), wanted, seed, round_number)]
         elif self.sampler == "diurnal":
             asked = available[samplers.diurnal(len(available), wanted, seed, round_number, self.rounds_per_day)]
+        elif self.sampler == "poisson":
+            asked = available[samplers.poisson(len(available), wanted, seed, round_number)]
+            target = len(asked)  # to keep only the first would make the chances of clients depend on each other
         else:
             asked = available[samplers.uniform(len(available), wanted, seed, round_number)]
         if not self.drop_out and self.over_selection == 1.0:
             return samplers.Reports(asked, asked[:0], asked[:0])
-        return samplers.reports(asked, cohort_size, self.drop_out, seed, round_number)
+        return samplers.reports(asked, target, self.drop_out, seed, round_number)
 
     def enough(self, reported: int, cohort_size: int) -> bool:
         """Whether a round with so many reports is carried out; otherwise it is abandoned."""
-        return reported >= max(1, self.minimum * cohort_size)
+        return reported >= self.minimum * cohort_size
 
 
 RELIABLE = Participation()  # the default: uniform sampling, and every client that is asked reports

@@ -10,21 +10,24 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedmime.algorithms.abstract import Anchor
+from fedmime.aggregation import gate
+from fedmime.aggregation.aggregator import PLAIN, Aggregator, distinct
+from fedmime.aggregation.encoder import GRADIENT, UPDATE
+from fedmime.algorithms.abstract import Anchor, reply_of
 from fedmime.algorithms.algorithm import Algorithm, Replies, Server, State
-from fedmime.engine.backends.backend import Answer, Backend, Figures, Totals, Work
+from fedmime.engine.backends.backend import Answer, Backend, Figures, Kept, Totals, Work
 from fedmime.engine.cohort import ClientId, Cohort
 from fedmime.engine.memory import ClientMemory, RamMemory
 from fedmime.hyperparameters import at_round
 from fedmime.validation import POSITIVE, count, real
-from fedmime.vector import Vector, finite, norm, squared_distance, where
+from fedmime.vector import Vector, finite, norm, squared_distance, where, zeros
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +59,11 @@ class Info(NamedTuple):
     clients: int
     """Members of the cohort whose data could be used."""
     refused: tuple[ClientId, ...]
-    """Clients whose data or reply was not finite, or whose update had exploded; they are left out of the means."""
+    """Clients whose data was not finite, or a message of whom was not, or had exploded: it is left out of its mean."""
     steps: int
     examples: int
     loss: float
-    """The mean of the mini-batch losses before each local step."""
+    """The mean of the mini-batch losses before each local step; NaN where nobody trained."""
     drift: float
     """The mean of ‖y − x‖² over local steps; NaN where it was not measured."""
     gradient_norm: float
@@ -68,6 +71,14 @@ class Info(NamedTuple):
     deviation: float
     """‖e‖ of x^t = x^{t-1} − Kη U(c + e, s); NaN where there is no such e."""
     update_norm: float
+    reasons: Mapping[str, int] = {}
+    """How many of the refused clients were refused for which reason; `fedmime.aggregation.gate` lists them."""
+    clipped: float = math.nan
+    """The fraction of updates that were clipped; NaN where none is."""
+    clip_norm: float = math.nan
+    """The norm that updates were clipped to; NaN where they are not."""
+    epsilon: float = math.nan
+    """What the run has spent of its privacy; NaN where there is none."""
 
 
 class Report(NamedTuple):
@@ -79,28 +90,49 @@ class Report(NamedTuple):
     gradient_norm: Any
     deviation: Any
     update_norm: Any
+    reported: Any
+    """The number of updates, and how many of them were not clipped."""
+    unclipped: Any
 
 
-_NOTHING = Report(False, math.nan, math.nan, math.nan, math.nan, 0.0)  # of a round that was not played
+_NOTHING = Report(False, math.nan, math.nan, math.nan, math.nan, 0.0, 0.0, 0.0)  # of a round that was not played
 
 
-def work_of(algorithm: Algorithm, anchor: Anchor, round_number: int, cohort: Cohort, key: jax.Array) -> Work:
+def work_of(
+    algorithm: Algorithm,
+    anchor: Anchor,
+    round_number: int,
+    cohort: Cohort,
+    key: jax.Array,
+    aggregator: Aggregator = PLAIN,
+) -> Work:
     """The clients' work in a round. It needs no state, so it can be made before the round begins.
 
     Args:
         anchor: how local steps use gradient differences, `anchor_of(algorithm, server)`.
         key: the run's; each round and client folds its own numbers in.
+        aggregator: what happens to messages on their way.
     """
     recipe = at_round(algorithm, round_number)
-    updates, gradients = cohort.shares(algorithm.split)
+    updates, gradients = cohort.shares(algorithm.split, fixed=aggregator.privacy is not None)
     key = fold_in(key, round_number)
     pick = int(_draws(key)[0] * max(cohort.steps, 1)) if algorithm.draws else -1
     prime = round_number < algorithm.gradient_rounds
     asks = prime or anchor.points > 0
-    return Work(recipe, round_number, cohort, updates, gradients, key, pick, asks, Anchor() if prime else anchor)
+    anchor = Anchor() if prime else anchor
+    return Work(
+        recipe, round_number, cohort, updates, gradients, key, pick, asks, anchor, aggregator.at_round(round_number)
+    )
 
 
 fold_in = jax.jit(jax.random.fold_in)
+_key = jax.jit(jax.random.key)  # one program; eagerly it would be three
+
+
+def run_key(seed: int) -> jax.Array:
+    """The random key of a run. JAX alone would use only the lower 32 bits of a seed; the others are folded in."""
+    key, high = _key(np.uint32(seed & 0xFFFFFFFF)), seed >> 32
+    return fold_in(key, np.uint32(high)) if high else key
 
 
 def _draws(key: jax.Array) -> np.ndarray:
@@ -121,41 +153,54 @@ def play(
 
     `meanwhile` is called when all work is on its way to the devices, before their results are waited for.
     """
-    algorithm, cohort = work.algorithm, work.cohort
+    algorithm, cohort, aggregator = work.algorithm, work.cohort, work.aggregator.current(state.aggregation)
+    work = work._replace(aggregator=aggregator)
+    received = aggregator.broadcaster(work.key)  # what clients receive of what the server sends
     server = jax.device_put(state.server, jax.local_devices()[0])  # a no-op but for the first round
-    backend.memory = _memory(algorithm, state)
+    backend.memory = _memory(algorithm, aggregator, state)
     prime = work.round < algorithm.gradient_rounds
     trains = algorithm.local_steps and not prime
-    points = algorithm.prime_points(server) if prime else algorithm.points(server)
+    points = received(algorithm.prime_points(server) if prime else algorithm.points(server))
     bound = _bound(server.x, largest)
+    planned = None if aggregator.privacy is None else cohort.denominator(algorithm.split)
+
+    def message(h: tuple[Vector, ...]) -> Any:
+        sent = algorithm.broadcast(server, h)
+        return received(sent, algorithm.exact(sent))
 
     # The clients' part, in one exchange or in two.
     if trains and algorithm.waits:
-        first = backend.ask(work, points)
-        h = mean_gradients(first, points)
-        answer = backend.ask(work, (), algorithm.broadcast(server, h), bound) if h is not None else first
+        first = backend.ask(work, points, bound=bound)
+        h = mean_gradients(work, first, points)
+        answer = backend.ask(work, (), message(h), bound) if h is not None else first
     else:
-        answer = backend.ask(work, points, algorithm.broadcast(server, ()) if trains else None, bound)
-        h = mean_gradients(answer, points)
+        first = answer = backend.ask(work, points, message(()) if trains else None, bound)
+        h = mean_gradients(work, answer, points)
 
     # The server's part.
-    report = None
-    if h is not None and (answer.totals is not None or not trains):
+    report, totals = None, answer.totals
+    if totals is None and trains and _always_releases(work):
+        totals = _nothing_sent(algorithm, server)
+    if h is not None and (totals is not None or not trains):
         coin = float(_draws(work.key)[1]) if algorithm.draws else None
         server, report = _server_step(
             algorithm,
+            aggregator,
+            work.key,
             server,
             h,
-            answer.totals,
+            totals,
             work.round,
             float(cohort.population),
             coin,
             bound,
+            planned,
             prime=prime,
         )
     if meanwhile is not None:
         meanwhile()
     report = None if report is None else Report(*np.asarray(report).tolist())
+    carried = aggregator.spend(state.aggregation, len(points) + trains)
     refused = answer.refused()
     accepted = report is not None and bool(report.accepted)
     backend.settle(work, accepted)
@@ -173,29 +218,93 @@ def play(
         gradient_norm=float(told.gradient_norm),
         deviation=float(told.deviation),
         update_norm=float(told.update_norm),
+        reasons=gate.counts(refused.values()) if refused else {},
+        clipped=1 - told.unclipped / told.reported if aggregator.clips and told.reported else math.nan,
+        clip_norm=float(aggregator.clip_norm(UPDATE)) if aggregator.clips else math.nan,
     )
-    return State(work.round + 1, server, backend.memory), info
+    if accepted and planned is not None:
+        if points:
+            reported = float(first.share) * planned
+            carried = aggregator.adapt(carried, GRADIENT, work.key, first.unclipped, reported, planned)
+        if trains:
+            carried = aggregator.adapt(carried, UPDATE, work.key, told.unclipped, told.reported, planned)
+    return State(work.round + 1, server, backend.memory, carried), info
 
 
-def _memory(algorithm: Algorithm, state: State) -> ClientMemory | None:
+def _always_releases(work: Work) -> bool:
+    """Whether a round has a result even if nobody sends anything.
+
+    Privacy needs it: that a client was alone in a cohort, or that all were refused, must not show. That too few clients
+    reported may show, because it does not depend on data.
+    """
+    return work.aggregator.privacy is not None and not work.cohort.cancelled
+
+
+def _nothing_sent(algorithm: Algorithm, server: Server) -> Totals:
+    """The sums over nobody."""
+    reply = reply_of(algorithm, server)
+    send, add = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (reply.send, reply.add))
+    return Totals(send, add, jnp.zeros(len(Figures._fields), jax.tree.leaves(server.x)[0].dtype))
+
+
+def _memory(algorithm: Algorithm, aggregator: Aggregator, state: State) -> ClientMemory | None:
     """What clients have kept; a new memory where they keep something and none of them was seen yet."""
-    blank = jax.tree.map(np.asarray, algorithm.remember(state.server.x))
-    return RamMemory(blank) if state.memory is None and jax.tree.leaves(blank) else state.memory
+    if state.memory is not None:
+        return state.memory
+    blank = remembered(algorithm, aggregator, state.server)
+    return RamMemory(blank) if jax.tree.leaves(blank) else None
 
 
-def mean_gradients(answer: Answer, points: tuple[Vector, ...]) -> tuple[Vector, ...] | None:
-    """The mean full gradients of an answer; None if gradients were asked for and nobody gave one."""
+def remembered(algorithm: Algorithm, aggregator: Aggregator, server: Server) -> Any:
+    """What a client that was never seen has kept; with error feedback also what its encodings lost, which is zero."""
+    kept = jax.tree.map(np.asarray, algorithm.remember(server.x))
+    if not aggregator.feedback:
+        return kept
+    sent = reply_of(algorithm, server, lambda reply: distinct((reply.send, reply.add))[0])
+    return kept, [np.zeros(leaf.shape, leaf.dtype) for leaf in sent]
+
+
+def mean_gradients(work: Work, answer: Answer, points: tuple[Vector, ...]) -> tuple[Vector, ...] | None:
+    """The mean full gradients of an answer; None if gradients were asked for and nobody gave one.
+
+    Private ones are noise then: that nobody came must not show.
+    """
     if not points:
         return ()
+    if _always_releases(work):
+        gradients = answer.gradients or tuple(map(zeros, points))
+        return _mean_gradients(work.aggregator, work.key, gradients, work.cohort.denominator(work.algorithm.split))
     if not answer.gradients:
         return None
-    whole = math.isclose(answer.share, 1.0, rel_tol=1e-12)  # nobody was left out
-    return answer.gradients if whole else _divided(answer.gradients, answer.share)
+    if not work.aggregator.by_client and math.isclose(answer.share, 1.0, rel_tol=1e-12):  # nobody was left out
+        return answer.gradients
+    return _mean_gradients(work.aggregator, work.key, answer.gradients, answer.share)
 
 
 @jax.jit
-def _divided(gradients: tuple[Vector, ...], share: Any) -> tuple[Vector, ...]:
-    return tuple(gradient / share for gradient in gradients)
+def _mean_gradients(
+    aggregator: Aggregator, key: jax.Array, gradients: tuple[Any, ...], weight: Any
+) -> tuple[Vector, ...]:
+    return tuple(
+        _combined(aggregator, GRADIENT, gradient, weight, key, number) for number, gradient in enumerate(gradients)
+    )
+
+
+def _combined(aggregator: Aggregator, kind: str, sent: Any, weight: Any, key: jax.Array, number: int = 0) -> Any:
+    """One message of those of all clients: a mean, or what a robust combiner makes of them, with noise if asked for.
+
+    Args:
+        sent: the weighted sum of the messages, or all of them.
+        weight: the sum of the weights; with noise, the number of clients that was planned.
+        key: the round's.
+        number: which message of its kind it is.
+    """
+    if isinstance(sent, Kept):
+        somebody = jnp.any(sent.weights > 0)
+        return jax.tree.map(lambda leaf: jnp.where(somebody, leaf, jnp.nan), aggregator.combiner.combine(*sent))
+    if aggregator.privacy is not None:  # weights are fixed, so that the mean over those who came is not taken
+        return aggregator.noisy(sent, kind, key, weight, number)
+    return jax.tree.map(lambda leaf: leaf / jnp.asarray(weight, leaf.dtype), sent)
 
 
 @jax.jit
@@ -207,6 +316,8 @@ def _bound(x: Vector, largest: Any) -> jax.Array:
 @functools.partial(jax.jit, static_argnames="prime")
 def _server_step(
     algorithm: Algorithm,
+    aggregator: Aggregator,
+    key: jax.Array,
     server: Server,
     h: tuple[Vector, ...],
     totals: Totals | None,
@@ -214,6 +325,7 @@ def _server_step(
     population: Any,
     coin: Any,
     bound: jax.Array,
+    planned: Any,
     *,
     prime: bool,
 ) -> tuple[Server, jax.Array]:
@@ -224,17 +336,21 @@ def _server_step(
     dtype = jax.tree.leaves(server.x)[0].dtype
     zero, nan = jnp.zeros((), dtype), jnp.full((), jnp.nan, dtype)
     replies = Replies((), (), jnp.asarray(population, dtype), zero, zero, coin)
-    deviation, accepted, loss, drift = None, jnp.asarray(True), zero, zero
+    deviation, accepted, loss, drift, counts = None, jnp.asarray(True), nan, zero, (zero, zero)
     if totals is not None:
         sums = Figures(*totals.figures.astype(dtype))
-        mean = jax.tree.map(lambda leaf: leaf / sums.weight.astype(leaf.dtype), totals.send)
+        mean = _combined(
+            aggregator, UPDATE, totals.kept or totals.send, sums.weight if planned is None else planned, key
+        )
         mean_steps = sums.weighted_steps / sums.weight
         replies = Replies(mean, totals.add, replies.population, sums.steps, mean_steps, coin)
         deviation = algorithm.deviation(server, h, replies)
-        accepted, loss, drift = sums.steps > 0, sums.loss / sums.steps, sums.drift / sums.steps
+        loss, drift = sums.loss / sums.steps, sums.drift / sums.steps
+        accepted = accepted if planned is not None else sums.steps > 0
+        counts = (sums.clients, sums.unclipped)
     new = algorithm.prime(server, h, round_number) if prime else algorithm.server(server, h, replies)
     moved = jnp.sqrt(squared_distance(new.x, server.x))
     accepted = accepted & finite(new) & (moved <= bound)
     lengths = (norm(h[0]) if h else nan, nan if deviation is None else norm(deviation), jnp.where(accepted, moved, 0))
-    report = Report(accepted, loss, drift, *lengths)
+    report = Report(accepted, loss, drift, *lengths, *counts)
     return where(accepted, new, server), jnp.stack([jnp.asarray(figure, dtype) for figure in report])

@@ -30,6 +30,24 @@ def uniform(n: int, cohort_size: int, seed: int, round: int) -> np.ndarray:  # n
     return generator(seed, round, _COHORT).choice(n, cohort_size, replace=False)
 
 
+def poisson(n: int, cohort_size: int, seed: int, round: int) -> np.ndarray:  # noqa: A002
+    """Draw each of `n` clients independently of all others with probability `cohort_size / n`.
+
+    Privacy accounting is tightest for such cohorts. Their size varies around `cohort_size` with a standard deviation of
+    at most its square root, and a cohort may be empty.
+
+    Args:
+        n: number of clients in the population.
+        cohort_size: the expected number of clients; the whole population is drawn if it is `n`.
+
+    Returns:
+        Positions in the population, in random order.
+    """
+    _check(n, cohort_size)
+    rng = generator(seed, round, _COHORT)
+    return rng.permutation(np.flatnonzero(rng.random(n) < cohort_size / n))
+
+
 def by_size(sizes: np.ndarray, cohort_size: int, seed: int, round: int) -> np.ndarray:  # noqa: A002
     """Draw different clients one after another, with chances proportional to their numbers of examples.
 

@@ -74,7 +74,7 @@ class Schedule:
         return Expected(population, self.cohort_size, rounds, self.lengths(sizes))
 
     def cohort(self, algorithm: Algorithm, population: Clients, round_number: int) -> Cohort:
-        """The cohort of a round. It has no members if too few clients reported; such a round is abandoned.
+        """The cohort of a round. It is cancelled, without members, if too few clients reported.
 
         With split cohorts (`Algorithm.split`), the first half of the clients train and the others are asked for
         gradients.
@@ -91,13 +91,14 @@ class Schedule:
         if algorithm.pooled:
             return self._pooled(population, available, round_number)
         drawn = self.participation.draw(population.sizes, self.cohort_size, self.seed, round_number).kept
-        if not self.participation.enough(len(drawn), self.cohort_size):
+        cancelled = not self.participation.enough(len(drawn), self.cohort_size)
+        if cancelled:
             drawn = drawn[:0]
         trainers = len(drawn) // 2 if algorithm.split else len(drawn)
         sizes = population.sizes[drawn]
         steps = np.where(np.arange(len(drawn)) < trainers, self.lengths(sizes), 0)
         members = [
-            Member(int(client), int(n), int(k), 0, probes=not algorithm.split or k == 0)
+            Member(int(client), int(n), int(k), 0, probes=not algorithm.split or not int(k))
             for client, n, k in zip(drawn, sizes, steps, strict=True)
         ]
         probing = sum(m.probes for m in members)
@@ -105,12 +106,14 @@ class Schedule:
         return Cohort(
             with_starts(members),
             len(available),
-            _PopulationSource(self, population, round_number, drawn),
+            PopulationSource(self, population, round_number, drawn),
             batch_size=self.batch_size or int(sizes.max(initial=1)),
             each_once=self.steps is None and self.epochs == 1,
             weights=np.ones(trainers) if even else None,
             gradient_weights=np.ones(probing) if even else None,
             ids=getattr(population, "ids", None),
+            planned=self.cohort_size,
+            cancelled=cancelled,
         )
 
     def batches(self, round_number: int, client: int, examples: int) -> Batches:
@@ -143,7 +146,7 @@ class Schedule:
 
 
 @dataclasses.dataclass(frozen=True)
-class _PopulationSource:
+class PopulationSource:
     """The source of a drawn cohort: a member's data is read from the population when a back end asks for it.
 
     Attributes:

@@ -8,13 +8,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import jax
-import numpy as np
 
 from fedmime.aggregation import communication
+from fedmime.aggregation.aggregator import PLAIN, Aggregation
 from fedmime.algorithms.abstract import anchor_of
 from fedmime.algorithms.algorithm import Algorithm, params
 from fedmime.compilation import prepare
-from fedmime.engine.arguments import blank_memory, check_population, check_run, schedule_of
+from fedmime.engine.arguments import (
+    aggregator_of_run,
+    blank_memory,
+    check_population,
+    check_run,
+    schedule_of,
+)
 from fedmime.engine.backends.backend import Problem, Work
 from fedmime.engine.backends.specification import Choice, Needs, chosen
 from fedmime.engine.evaluate import Evaluation
@@ -22,7 +28,7 @@ from fedmime.engine.intake import Intake
 from fedmime.engine.log import Log
 from fedmime.engine.participation import Participation
 from fedmime.engine.prefetch import Prefetch
-from fedmime.engine.round import Gate, Info, fold_in, play, work_of
+from fedmime.engine.round import Gate, Info, fold_in, play, remembered, run_key, work_of
 from fedmime.engine.sampling import Clients
 from fedmime.errors import Stopped
 from fedmime.runs import history, identity
@@ -57,6 +63,7 @@ def simulate(
     run_dir: str | Path | None = None,
     saving: Saving | None = None,
     gate: Gate | None = None,
+    aggregation: Aggregation | None = None,
     config: Mapping[str, Any] | None = None,
     on_round: Callable[[Info, Mapping[str, float]], None] | None = None,
     stop: Callable[[], int | None] | None = None,
@@ -84,6 +91,8 @@ def simulate(
         run_dir: where the run is written, and what clients of SCAFFOLD and FedDyn keep, instead of memory.
         saving: how often, and how many checkpoints stay.
         gate: what counts as exploded, and when to give up.
+        aggregation: what happens to clients' messages on their way, from `fm.aggregation`: compression, clipping and
+            noise, robust means. By default nothing; their weighted mean is taken.
         config: what to write as the run's configuration, instead of the arguments.
         on_round: called after every round with what happened and the metrics measured, if any.
         stop: called once in every round; the number of a signal ends the run after it, saved.
@@ -96,15 +105,21 @@ def simulate(
     schedule = schedule_of(
         algorithm, population, rounds, cohort_size, batch_size, epochs, steps, seed, weights, participation
     )
-    optional = {"run_dir": run_dir, "participation": participation, "saving": saving, "gate": gate, "config": config}
-    flags = {"drift": drift, "dry_run": dry_run, "evaluate_train": evaluate_train}
-    check_run(problem, initial, flags, optional | {"on_round": on_round, "stop": stop})
+    check_run(
+        problem,
+        initial,
+        {"drift": drift, "dry_run": dry_run, "evaluate_train": evaluate_train},
+        {"run_dir": run_dir, "participation": participation, "saving": saving, "gate": gate, "config": config}
+        | {"on_round": on_round, "stop": stop},
+    )
     evaluation = Evaluation(evaluate_every, clients_every, evaluate_train)
     gate, saving = gate or Gate(), saving or Saving()
     prepare()
-    key = _key(np.int64(seed))
+    key = run_key(int(seed))
     state = algorithm.init(problem.init(fold_in(key, 0)) if initial is None else initial)
-    blank = blank_memory(algorithm, state, schedule)
+    aggregator, sampling = aggregator_of_run(aggregation, algorithm, state.server, schedule, population, rounds)
+    state = state._replace(aggregation=aggregator.start())
+    blank = blank_memory(remembered(algorithm, aggregator, state.server), schedule)
     intake = Intake.of_run(problem.check, algorithm.pooled)
     check_population(intake, problem, params(state), population)
     expected = None if algorithm.pooled else schedule.expected(population, rounds)
@@ -113,26 +128,34 @@ def simulate(
     anchor = anchor_of(algorithm, state.server)
 
     def work(t: int) -> Work:
-        return work_of(algorithm, anchor, t, schedule.cohort(algorithm, population, t), key)
+        return work_of(algorithm, anchor, t, schedule.cohort(algorithm, population, t), key, aggregator)
 
     facts = {} if run_dir is None else identity.facts(algorithm, problem, population, schedule, state, initial)
+    facts |= (
+        {}
+        if aggregator == PLAIN
+        else {"aggregation": {**identity.describe(aggregator), "sampling": identity.describe(sampling)}}
+    )
     facts |= {"evaluation": identity.describe(evaluation), "gate": identity.describe(gate), "drift": drift}
     if dry_run:
         if run_dir is not None:
             RunDirectory(Path(run_dir), saving.keep).check(facts, saving.fresh)
         return Run({}, state)
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, contextlib.closing(running):
         directory = None
         if run_dir is not None:
             directory = stack.enter_context(RunDirectory(Path(run_dir), saving.keep))
             directory.claim(facts, facts if config is None else config, facts["data"], saving.fresh)
             state = directory.resume(state, blank)
-        log = stack.enter_context(Log(rounds, gate, communication.cost(algorithm, params(state)), directory))
+        cost = communication.cost(algorithm, params(state), aggregator)
+        log = stack.enter_context(Log(rounds, gate, cost, directory))
         intake.say()
         prefetch = Prefetch(work, running, state.round, rounds)
         while state.round < rounds:
             current = prefetch.take()
             state, info = play(running, current, state, gate.largest, drift=drift, meanwhile=prefetch.prepare)
+            if sampling is not None:
+                info = info._replace(epsilon=aggregator.epsilon(state.aggregation, sampling))
             last = state.round == rounds
             measured = evaluation.measure(running, population, params(state), state.round, last, log.clients)
             log.write(current, info, measured)
@@ -146,6 +169,3 @@ def simulate(
                 raise Stopped(f"stopped by signal {signal} after round {state.round}; resume goes on", signal)
         log.finish(state)
     return Run(history.columns(log.rows), state)
-
-
-_key = jax.jit(jax.random.key)  # one program; eagerly it would be three

@@ -182,12 +182,11 @@ def _points(
     progress: Progress | None,
 ) -> Iterator[tuple[int, Constants]]:
     """Rounds and the constants there."""
-    import jax
-
     from fedmime.algorithms import fedavg
     from fedmime.engine import simulate
+    from fedmime.engine.round import fold_in, run_key
 
-    params = problem.init(jax.random.fold_in(jax.random.key(seed), 0))
+    params = problem.init(fold_in(run_key(seed), 0))
     stops = sorted({round(along * i / (_POINTS - 1)) for i in range(_POINTS)})
     for i, stop in enumerate(stops):
         if stop:  # FedAvg keeps nothing between rounds, so a run can be cut anywhere

@@ -13,7 +13,8 @@ from fedmime.validation import NON_NEGATIVE, real
 Values = dict[str, float]  # by the field of Setting, nested ones with a dot
 Grid = Mapping[str, Sequence[float]]
 
-AXES = ("eta", "eta_server", "mu", "alpha", *(f"optimizer.{field.name}" for field in dataclasses.fields(Optimizer)))
+_NUMBERS = tuple(f"optimizer.{field.name}" for field in dataclasses.fields(Optimizer))
+AXES = ("eta", "eta_server", "mu", "alpha", *_NUMBERS, "aggregation.clip", "aggregation.noise")
 
 
 def _decades(high: float, low: float, step: float) -> tuple[float, ...]:
@@ -81,4 +82,4 @@ def finer(best: float, step: float = 0.25) -> tuple[float, float]:
 
 def words(values: Values) -> str:
     """A point as people write it."""
-    return ", ".join(f"{name.removeprefix('optimizer.')} {value:.3g}" for name, value in values.items())
+    return ", ".join(f"{name.rpartition('.')[2]} {value:.3g}" for name, value in values.items())

@@ -47,7 +47,7 @@ def plan(prepared: Prepared) -> Plan:
     batch = np.maximum(np.minimum(s.batch or sizes.max(), sizes), 1)
     each = np.full(len(sizes), float(s.steps)) if s.steps else np.ceil(sizes / batch) * (s.epochs or 1)
     steps = trainers * float(each.mean()) if prepared.algorithm.local_steps else 0.0
-    cost = communication.cost(prepared.algorithm, model)
+    cost = communication.cost(prepared.algorithm, model, prepared.aggregation)
     down = trainers * cost.update.down + (trainers * cost.gradient.down if cost.gradient else 0)
     up = trainers * cost.update.up + (trainers * cost.gradient.up if cost.gradient else 0)
     if prepared.algorithm.pooled:

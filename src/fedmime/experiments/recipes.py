@@ -11,6 +11,7 @@ from typing import Any
 from fedmime import algorithms, optimizers
 from fedmime.algorithms import Algorithm
 from fedmime.errors import ConfigError
+from fedmime.experiments import messages
 from fedmime.experiments.setting import ALGORITHMS, BASES, TRACKING, Optimizer, Setting
 from fedmime.experiments.tasks import Task
 from fedmime.optimizers import BaseOptimizer
@@ -145,7 +146,7 @@ def label(setting: Setting) -> str:
     """What people call the method: Mime, MimeLiteAdam, FedAvgMom, Loc-Mime."""
     name = _NAMES[setting.algorithm]
     if setting.algorithm.endswith("_mvr") or (setting.algorithm not in TRACKING and setting.base == "sgd"):
-        return name
+        return name + messages.label(setting)
     if setting.state == "local":
         name = f"Loc-{name}"
-    return name + _SHORT.get(setting.base or "", str(setting.base).capitalize())
+    return name + _SHORT.get(setting.base or "", str(setting.base).capitalize()) + messages.label(setting)

@@ -1,4 +1,4 @@
-"""The paper's figures and tables, one name each: computed, drawn, put on a page; kept by configuration."""
+"""The paper's figures and tables and two of our own, one name each: computed, drawn, put on a page, and kept."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ TITLES = {
     "drift": "Client drift on two quadratics",
     "communication": "Cohorts of equal communication",
     "theory": "What the theory promises",
+    "compression": "Accuracy against bytes",
+    "privacy": "Accuracy against ε",
 }
 DATA, PAGE = "data.json", "report.html"
 
@@ -46,7 +48,7 @@ def reproduce(
     progress: Progress | None = None,
     stop: Callable[[], int | None] | None = None,
 ) -> Reproduced:
-    """Make a figure or table of the paper again: data, PNG and PDF, a page with the paper's numbers beside ours.
+    """Make a figure or table of the paper again, or one of our own: data, PNG and PDF, and a page.
 
     Args:
         scale: `"full"` is the paper's setting, `"small"` fits two cores in under an hour, `"smoke"` takes seconds.

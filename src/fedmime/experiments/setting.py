@@ -63,7 +63,7 @@ class Server:
 class Taking:
     """Who takes part in a round."""
 
-    sampler: Literal["uniform", "by_size", "with_replacement", "diurnal"] = "uniform"
+    sampler: Literal["uniform", "by_size", "with_replacement", "diurnal", "poisson"] = "uniform"
     """How cohorts are drawn."""
     drop_out: float = 0.0
     """The chance that a client asked never reports."""
@@ -71,6 +71,48 @@ class Taking:
     """How many times the cohort are asked."""
     minimum: float = 0.5
     """The share of the cohort below which a round is abandoned."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Messages:
+    """What happens to messages on their way; steps are taken in the order of these options."""
+
+    clip: float | None = None
+    """Clip every client's update to this norm."""
+    clip_gradient: float | None = None
+    """Clip every client's full gradient to this norm; by default that of updates."""
+    attack: Literal["sign_flip", "scaled", "nan", "shift"] | None = None
+    """What malicious clients do, who do not clip, to try robust means."""
+    attackers: float = 0.2
+    """The share of clients that are malicious."""
+    attack_scale: float | None = None
+    """How much longer their messages are; by default what suits the attack."""
+    random_k: float | None = None
+    """Send this fraction of the weights, drawn at random; unbiased."""
+    top_k: float | None = None
+    """Send this fraction of the weights, the largest ones; biased."""
+    low_rank: int | None = None
+    """Send matrices as products of this rank; biased."""
+    quantize: int | None = None
+    """Bits of every number that clients send, 1 to 16."""
+    rotate: bool = False
+    """Rotate messages at random before they are quantized."""
+    quantize_down: int | None = None
+    """Bits of every number that the server sends, 1 to 16."""
+    error_feedback: bool = False
+    """Clients add what the encoding of their last update lost; they must keep it."""
+    noise: float | None = None
+    """Differential privacy: noise on sums of clipped messages, in units of the clipping norm. It needs clip."""
+    epsilon: float | None = None
+    """Differential privacy: find the noise with which the run ends at this epsilon, instead of giving it."""
+    delta: float = 1e-5
+    """Differential privacy: the delta of epsilon."""
+    quantile: float | None = None
+    """Differential privacy: let the clipping norms follow this quantile of the clients' norms."""
+    combine: Literal["mean", "median", "trimmed_mean", "geometric_median", "krum"] = "mean"
+    """How the server makes one message of all; all but the mean withstand some malicious clients."""
+    trim: float = 0.2
+    """Trimmed mean: the fraction that is left out at each end; Krum: the share of clients that may be malicious."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +174,7 @@ class Setting:
     optimizer: Optimizer = Optimizer()
     server: Server = Server()
     participation: Taking = Taking()
+    aggregation: Messages = Messages()
 
 
 def plain(setting: Any) -> dict[str, Any]:

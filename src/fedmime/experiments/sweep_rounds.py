@@ -7,19 +7,18 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 import jax
-import numpy as np
 
 from fedmime import backends
 from fedmime.algorithms.abstract import anchor_of
 from fedmime.algorithms.algorithm import params
 from fedmime.engine import Gate, Info, Participation
-from fedmime.engine.arguments import check_population
+from fedmime.engine.arguments import aggregator_of_run, check_population
 from fedmime.engine.backends.backend import Work
 from fedmime.engine.backends.specification import Needs
 from fedmime.engine.evaluate import evaluate
 from fedmime.engine.intake import Intake
 from fedmime.engine.prefetch import Prefetch
-from fedmime.engine.round import play, work_of
+from fedmime.engine.round import play, remembered, run_key, work_of
 from fedmime.engine.sampling import Schedule
 from fedmime.errors import ConfigError, Stopped
 from fedmime.experiments import grid as grids
@@ -55,7 +54,7 @@ class Lockstep:
         taking = Participation(**dataclasses.asdict(s.participation))
         assert s.cohort is not None
         self._schedule = Schedule(s.cohort, s.batch, s.epochs, s.steps, s.seed, s.weights, taking)
-        self._key = jax.random.key(s.seed)
+        self._key = run_key(s.seed)
         self._evaluations, self._shelf, self._stop = frozenset(evaluations), shelf, stop
         model = self._problem.init(jax.random.fold_in(self._key, 0))
         rounds = max(self._evaluations, default=1)
@@ -64,12 +63,17 @@ class Lockstep:
         intake.say()
         expected = None if first.algorithm.pooled else self._schedule.expected(self._population, rounds)
         self._backend = backends.local().start(self._problem, model, Needs(intake, expected=expected))
-        self._anchor = anchor_of(first.algorithm, first.algorithm.init(model).server)
+        server = first.algorithm.init(model).server
+        self._anchor = anchor_of(first.algorithm, server)
+        given = (server, self._schedule, self._population, rounds)
+        self._aggregators = [aggregator_of_run(p.aggregation, p.algorithm, *given)[0] for p in prepared]
+        if len({jax.tree.structure(aggregator) for aggregator in self._aggregators}) > 1:
+            raise ConfigError("sweep: points must share their kind of aggregation; vary its numbers only")
         data = identity.data(self._population)
         self.trials = [Trial(point, _name(each.setting, data)) for each, point in zip(prepared, values, strict=True)]
-        for trial, algorithm in zip(self.trials, self._algorithms, strict=True):
-            start = algorithm.init(model)
-            self._shelf.load(trial, start, jax.tree.map(np.asarray, algorithm.remember(start.server.x)))
+        for trial, algorithm, aggregator in zip(self.trials, self._algorithms, self._aggregators, strict=True):
+            start = algorithm.init(model)._replace(aggregation=aggregator.start())
+            self._shelf.load(trial, start, remembered(algorithm, aggregator, start.server))
 
     def advance(self, chosen: Sequence[Trial], until: int, on_round: Callable[[], None]) -> None:
         """Run trials until so many rounds are done; those that diverge stop. `on_round` is called for each round."""
@@ -96,10 +100,14 @@ class Lockstep:
         self._save(going)
 
     def _step(self, trial: Trial, work: Work, meanwhile: Callable[[], object]) -> None:
-        algorithm = at_round(self._algorithms[self.trials.index(trial)], work.round)
+        place = self.trials.index(trial)
+        work = work._replace(
+            algorithm=at_round(self._algorithms[place], work.round),
+            aggregator=self._aggregators[place].at_round(work.round),
+        )
         assert trial.state is not None
         given = {"largest": self._gate.largest, "meanwhile": meanwhile}
-        trial.state, info = play(self._backend, work._replace(algorithm=algorithm), trial.state, **given)
+        trial.state, info = play(self._backend, work, trial.state, **given)
         trial.done += 1
         self._judge(trial, info)
         if trial.done in self._evaluations and self._population.test is not None:
@@ -116,7 +124,8 @@ class Lockstep:
 
     def _work(self, t: int) -> Work:
         algorithm = self._algorithms[0]
-        return work_of(algorithm, self._anchor, t, self._schedule.cohort(algorithm, self._population, t), self._key)
+        cohort = self._schedule.cohort(algorithm, self._population, t)
+        return work_of(algorithm, self._anchor, t, cohort, self._key, self._aggregators[0])
 
     def _save(self, trials: Iterable[Trial]) -> None:
         for trial in trials:

@@ -62,7 +62,7 @@ class Shelf:
         trial.state = start
         if self._directory is not None and self._file(trial).is_file():
             try:
-                facts, index, server = _read(self._file(trial), trial, start.server)
+                facts, index, carried = _read(self._file(trial), trial, (start.server, start.aggregation))
             except OSError:
                 raise
             except Exception:  # damaged files make the reader fail in many ways
@@ -70,7 +70,8 @@ class Shelf:
             else:
                 for name, value in facts.items():
                     setattr(trial, name, value)
-                trial.state = State(trial.done, server)
+                server, aggregation = carried
+                trial.state = State(trial.done, server, aggregation=aggregation)
         if jax.tree.leaves(blank) and self._directory is not None:
             self._directory.mkdir(parents=True, exist_ok=True)
             trial.state = trial.state._replace(memory=DiskMemory(blank, self._file(trial, "memory"), index))
@@ -82,7 +83,7 @@ class Shelf:
         memory = trial.state.memory
         index = memory.commit() if isinstance(memory, DiskMemory) else {}
         facts = trial.facts() | {"clients": list(index), "slots": list(index.values())}
-        leaves = jax.device_get(jax.tree.leaves(trial.state.server))
+        leaves = jax.device_get(jax.tree.leaves((trial.state.server, trial.state.aggregation)))
         held = io.BytesIO()
         np.savez(held, facts=np.asarray(json.dumps(facts)), **{f"a{i}": leaf for i, leaf in enumerate(leaves)})
         with whole_file(self._file(trial)) as temporary:

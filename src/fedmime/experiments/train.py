@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fedmime import engine
+from fedmime.aggregation import Aggregation
 from fedmime.algorithms import Algorithm
 from fedmime.data import Population
 from fedmime.engine import Gate, Info, Participation, Run, Saving
 from fedmime.errors import ConfigError
-from fedmime.experiments import recipes, tasks
+from fedmime.experiments import messages, recipes, tasks
 from fedmime.experiments.setting import Setting, plain
 from fedmime.models import Problem
 
@@ -27,6 +28,7 @@ class Prepared:
     problem: Problem
     population: Population
     algorithm: Algorithm
+    aggregation: Aggregation | None = None
 
     @property
     def label(self) -> str:
@@ -38,12 +40,12 @@ def prepare(setting: Setting, data_dir: str | os.PathLike[str] | None = None) ->
     """Look everything up that a setting names; wrong numbers are refused before any data is read."""
     task = tasks.get(setting.task)
     full = recipes.resolved(setting, task)
-    algorithm = recipes.algorithm(full)
+    algorithm, aggregation = recipes.algorithm(full), messages.aggregator(full)
     population = _population(task.name, None if data_dir is None else os.fspath(data_dir))
     clients = int((population.sizes > 0).sum())
     if full.cohort is not None and full.cohort > clients:
         raise ConfigError(f"setting: cohort={full.cohort} exceeds the {clients} clients of {task.name}; lower it")
-    return Prepared(full, task.problem(), population, algorithm)
+    return Prepared(full, task.problem(), population, algorithm, aggregation)
 
 
 @functools.lru_cache(maxsize=4)
@@ -62,7 +64,7 @@ def run(
     data_dir: str | os.PathLike[str] | None = None,
     on_round: Callable[[Info, Mapping[str, float]], None] | None = None,
     stop: Callable[[], int | None] | None = None,
-    backend: str = "local",
+    backend: Any = "local",
     devices: int | None = None,
     dry_run: bool = False,
 ) -> Run:
@@ -97,6 +99,7 @@ def run(
         run_dir=None if run_dir is None else Path(run_dir),
         saving=saving,
         gate=gate,
+        aggregation=prepared.aggregation,
         config=asked,
         on_round=on_round,
         stop=stop,

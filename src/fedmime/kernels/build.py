@@ -1,14 +1,14 @@
 """Compile the C kernels for this machine and register them with XLA.
 
 The kernels use the widest vector registers of the CPU at hand (`-march=native`), so they are not distributed as
-binaries: a library of them is compiled when one of its kernels is first needed, which takes a second or two, and kept
-in the user's cache for later processes. Without a C compiler, on an accelerator, or with `FEDMIME_NATIVE=0`, there are
-no kernels and every operation takes its definition in JAX; results then differ in the last digits.
+binaries: each C file is a library that is compiled when one of its kernels is first needed, which takes a second or
+two, and kept in the user's cache for later processes. Without a C compiler, on an accelerator, or with
+`FEDMIME_NATIVE=0`, there are no kernels and every operation takes its definition in JAX; results then differ in the
+last digits.
 """
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import hashlib
 import os
@@ -26,49 +26,29 @@ import jax
 from fedmime.kernels import cache
 
 SWITCH = "FEDMIME_NATIVE"  # the environment variable that turns the kernels off
-_HEADERS = ("matrix.h", "vectors.h")
-_FLAGS, _LINK = ("-O3", "-march=native", "-fPIC"), ("-shared", "-lm")
+KERNELS = {  # by library: each is the file `<library>.c`, which defines functions `fedmime_<kernel>`
+    "linear": ("inner_products", "outer_sum"),
+    "rows": ("take",),
+    "convolution": ("convolve", "kernel_gradient"),
+    "recurrence": ("lstm_backward", "lstm_forward"),
+}
+_COMMON = ("linear", "rows")  # libraries that every model uses
+_LIBRARY = {kernel: library for library, kernels in KERNELS.items() for kernel in kernels}
+_FLAGS = ("-O3", "-march=native", "-fPIC", "-shared")
 _PATIENCE = 120  # seconds that one command of the compiler may take before it is given up
 _FOLDER = Path(__file__).parent
 
 
-class Library(NamedTuple):
-    """Kernels that are compiled together because a model that needs one of them needs nearly all.
+class Outcome(NamedTuple):
+    """What became of a library.
 
     Attributes:
-        name: for the file in the cache.
-        sources: the source files, the longest to compile first.
-        kernels: what they define, as functions `fedmime_<kernel>`.
+        loaded: whether its kernels can be called.
+        told: the path of its file in the cache, or the reason in words why there are no kernels.
     """
 
-    name: str
-    sources: tuple[str, ...]
-    kernels: tuple[str, ...]
-
-
-COMMON = Library(
-    "common",
-    ("linear.c", "matrix.c", "entropy.c", "rows.c"),
-    ("inner_products", "outer_sum", "products", "cross_entropy", "take"),
-)
-LIBRARIES = (
-    COMMON,
-    Library("convolution", ("convolution.c",), ("convolve", "kernel_gradient")),
-    Library("recurrence", ("recurrence.c",), ("lstm_backward", "lstm_forward")),
-)
-_HOME = {kernel: library for library in LIBRARIES for kernel in library.kernels}
-
-
-class LoadedLibrary(NamedTuple):
-    """A library of kernels, loaded into this process.
-
-    Attributes:
-        library: the shared object. The reference keeps it loaded as long as XLA may call it.
-        where: the path of its file in the cache, or a remark that there is none, for `status`.
-    """
-
-    library: ctypes.CDLL
-    where: str
+    loaded: bool
+    told: str
 
 
 def target(kernel: str) -> str:
@@ -81,28 +61,29 @@ def start_loading() -> None:
 
     The compiler is a process of its own, so it runs while this process starts JAX and compiles other programs.
     """
-    _loading(COMMON)
+    for library in _COMMON:
+        _loading(library)
 
 
 def ready(kernel: str) -> bool:
     """Whether a kernel can be called. The first call compiles or loads its library and registers it."""
-    return isinstance(_loading(_HOME[kernel]).result(), LoadedLibrary)
+    return _loading(_LIBRARY[kernel]).result().loaded
 
 
 def available() -> bool:
     """Whether this machine has kernels: whether those that every model uses can be called."""
-    return isinstance(_loading(COMMON).result(), LoadedLibrary)
+    return all(_loading(library).result().loaded for library in _COMMON)
 
 
 def status() -> str:
     """The paths of all kernel libraries, or the reason why one is missing, for `fedmime doctor`."""
-    found = [loading.result() for loading in [_loading(library) for library in LIBRARIES]]
-    reasons = [reason for reason in found if isinstance(reason, str)]
-    return reasons[0] if reasons else ", ".join(each.where for each in found if isinstance(each, LoadedLibrary))
+    found = [loading.result() for loading in [_loading(library) for library in KERNELS]]
+    missing = [outcome.told for outcome in found if not outcome.loaded]
+    return missing[0] if missing else ", ".join(outcome.told for outcome in found)
 
 
 @functools.cache
-def _loading(library: Library) -> Future[LoadedLibrary | str]:
+def _loading(library: str) -> Future[Outcome]:
     """Call `_load` in a thread, once per process."""
     pool = ThreadPoolExecutor(1)
     future = pool.submit(_load, library)
@@ -110,29 +91,27 @@ def _loading(library: Library) -> Future[LoadedLibrary | str]:
     return future
 
 
-def _load(library: Library) -> LoadedLibrary | str:
+def _load(library: str) -> Outcome:
     """Find or compile a library and register its kernels with XLA.
 
-    Returns:
-        The loaded library, or the reason in words why there are no kernels. A compiler that fails is not an error: the
-        package works without kernels.
+    A compiler that fails is not an error: the package works without kernels.
     """
     if os.environ.get(SWITCH) == "0":
-        return f"off ({SWITCH}=0)"
+        return Outcome(False, f"off ({SWITCH}=0)")
     if jax.default_backend() != "cpu":
-        return f"off (for CPUs; this is {jax.default_backend()})"
+        return Outcome(False, f"off (for CPUs; this is {jax.default_backend()})")
     compiler = _compiler()
     if compiler is None:
-        return "off (no C compiler found: install one, or name it in CC)"
+        return Outcome(False, "off (no C compiler found: install one, or name it in CC)")
     try:
-        name = f"kernels-{library.name}-{_digest(compiler, library)}.so"
+        name = f"kernels-{library}-{_digest(compiler, library)}.so"
         content, where = cache.kept(name, lambda: _built(compiler, library))
         loaded = cache.load(content)
     except (OSError, subprocess.SubprocessError) as error:
-        return f"off ({compiler} failed: {_reason(error)})"
-    for kernel in library.kernels:
-        jax.ffi.register_ffi_target(target(kernel), jax.ffi.pycapsule(getattr(loaded, target(kernel))), platform="cpu")
-    return LoadedLibrary(loaded, where)
+        return Outcome(False, f"off ({compiler} failed: {_reason(error)})")
+    for name in map(target, KERNELS[library]):
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(loaded, name)), platform="cpu")
+    return Outcome(True, where)
 
 
 def _compiler() -> str | None:
@@ -140,40 +119,24 @@ def _compiler() -> str | None:
     return os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
-def _digest(compiler: str, library: Library) -> str:
+def _digest(compiler: str, library: str) -> str:
     """The key of a library in the cache: a digest of everything its machine code depends on.
 
-    These are the sources, the compiler's version, the CPU, the flags, and the version of jaxlib, whose headers define
-    the calling interface. Sixteen hexadecimal digits, 64 bits, make an accidental collision practically impossible.
+    These are the source and its header, the compiler's version, the CPU, the flags, and the version of jaxlib, whose
+    headers define the calling interface. Sixteen hexadecimal digits, 64 bits, make an accidental collision practically
+    impossible.
     """
-    texts = [(_FOLDER / name).read_bytes() for name in (*_HEADERS, *library.sources)]
-    parts = [
-        *texts,
-        _run(compiler, "--version"),
-        _cpu(),
-        version("jaxlib").encode(),
-        " ".join((*_FLAGS, *_LINK)).encode(),
-    ]
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+    texts = [(_FOLDER / name).read_bytes() for name in ("vectors.h", f"{library}.c")]
+    facts = [_run(compiler, "--version"), _cpu(), version("jaxlib").encode(), " ".join(_FLAGS).encode()]
+    return hashlib.sha256(b"\0".join([*texts, *facts])).hexdigest()[:16]
 
 
-def _built(compiler: str, library: Library) -> bytes:
-    """Compile a library's sources, each in its own process and as many at a time as there are cores, and link them.
-
-    Returns:
-        The content of the shared object.
-    """
-
-    def compiled(name: str) -> str:
-        """Compile one source and return the path of its object file."""
-        made = f"{scratch}/{name}.o"
-        _run(compiler, *_FLAGS, f"-I{jax.ffi.include_dir()}", "-c", str(_FOLDER / name), "-o", made)
-        return made
-
-    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
-        linked = Path(scratch) / "kernels.so"
-        _run(compiler, *pool.map(compiled, library.sources), *_LINK, "-o", str(linked))
-        return linked.read_bytes()
+def _built(compiler: str, library: str) -> bytes:
+    """Compile a library and return the content of the shared object."""
+    with tempfile.TemporaryDirectory() as scratch:
+        made = Path(scratch) / "kernels.so"
+        _run(compiler, *_FLAGS, f"-I{jax.ffi.include_dir()}", str(_FOLDER / f"{library}.c"), "-o", str(made))
+        return made.read_bytes()
 
 
 def _run(*words: str) -> bytes:

@@ -32,9 +32,6 @@ typedef struct {
         }                                                                \
     }
 
-/* Whether all output channels are a single block of CHANNELS, so that packing would copy an array as it is. */
-INLINE int one_stretch(int64_t out) { return out == LANES || out == 2 * LANES || (WIDEST >= 4 && out == 4 * LANES); }
-
 /* Copy a block of channels of `rows` rows, which are `out` numbers apart, to consecutive memory. Rows at such a
    distance, often a power of two, would fall into the same sets of the first-level cache and evict each other. */
 INLINE void pack_block(int width, const float *from, int64_t rows, int64_t out, float *to) {
@@ -101,14 +98,13 @@ XLA_FFI_Error *fedmime_convolve(XLA_FFI_CallFrame *frame) {
     int64_t rows = ws[0] * ws[1] * ws[2];
     float *room = malloc(4 * (rows * out + (left ? padded.height * padded.width * padded.channels : 0)));
     if (!room) return no_memory(frame);
-    const float *kernel = one_stretch(out) ? w : room;
     float *wider = room + rows * out;
-    if (kernel == room) CHANNELS(pack_block, out, w + o, rows, out, room + o * rows)
+    CHANNELS(pack_block, out, w + o, rows, out, room + o * rows)
     for (int64_t n = 0; n < xs[0]; n++) {
         const float *from = x + n * image.height * image.width * image.channels;
         float *into = z + n * to.height * to.width * out;
         if (left) pad(from, image, left, wider), from = wider;
-        CHANNELS(convolve_block, out, from, padded, top, kernel + o * rows, ws[0], ws[1], to, into + o)
+        CHANNELS(convolve_block, out, from, padded, top, room + o * rows, ws[0], ws[1], to, into + o)
     }
     free(room);
     return NULL;
@@ -173,13 +169,9 @@ XLA_FFI_Error *fedmime_kernel_gradient(XLA_FFI_CallFrame *frame) {
     memset(g, 0, 4 * size * (each ? xs[0] : 1));
     for (int64_t n = 0; n < xs[0]; n++, g += each ? size : 0) {
         const float *from = x + n * image.height * image.width * image.channels;
-        const float *cotangent = d + n * z.height * z.width * out;
         if (left) pad(from, image, left, wider), from = wider;
-        if (!one_stretch(out)) {
-            CHANNELS(pack_block, out, cotangent + o, pixels, out, room + o * pixels)
-            cotangent = room;
-        }
-        CHANNELS(gradient_block, out, from, padded, top, cotangent + o * pixels, z, gs[0], gs[1], g + o)
+        CHANNELS(pack_block, out, d + n * pixels * out + o, pixels, out, room + o * pixels)
+        CHANNELS(gradient_block, out, from, padded, top, room + o * pixels, z, gs[0], gs[1], g + o)
     }
     free(room);
     return NULL;

@@ -3,8 +3,8 @@
 The gradient of a dense layer's weights is an outer product dᵀa of few rows, and a local step only adds it to other
 arrays of the same shape: y − η (c + dᵀa). A `Sum` holds the terms of such an expression until its value is needed; a
 kernel then reads every term once and writes the result in the place of the first, so the gradient itself is never
-stored. `LazyVector` brings this to algorithms: it is a `Vector` in every respect, and its arithmetic is deferred. Both
-exist only while the compiled loops are traced.
+stored. `LazyVector` brings this to algorithms: it is a `Vector` in every respect, and its arithmetic is deferred where
+it is the left operand or the other one is a number. Both exist only while the compiled loops are traced.
 """
 
 from __future__ import annotations
@@ -112,22 +112,6 @@ class LazyVector(Vector):
             leaves = other._leaves if isinstance(other, LazyVector) else other.tree
             return LazyVector(jax.tree.map(function, self._leaves, leaves))
         return LazyVector(jax.tree.map(lambda leaf: function(leaf, jnp.asarray(other, leaf.dtype)), self._leaves))
-
-    # Python asks a subclass first where it defines the reflected operation itself: plain + lazy is lazy, too.
-    def __radd__(self, other: Any) -> Vector:
-        return self._combine(lambda a, b: a + b, other)
-
-    def __rmul__(self, other: Any) -> Vector:
-        return self._combine(lambda a, b: a * b, other)
-
-    def __rsub__(self, other: Any) -> Vector:
-        return self._combine(lambda a, b: b - a, other)
-
-    def __rtruediv__(self, other: Any) -> Vector:
-        return self._combine(lambda a, b: b / a, other)
-
-    def __neg__(self) -> Vector:
-        return LazyVector(jax.tree.map(lambda leaf: -leaf, self._leaves))
 
 
 def outer(d: jax.Array, a: jax.Array, after: tuple[jax.Array, ...] = ()) -> Any:

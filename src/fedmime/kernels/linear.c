@@ -1,21 +1,18 @@
-/* The three products of a dense layer with weights w [out, in] on n examples:
+/* Two of the three products of a dense layer with weights w [out, in] on n examples:
 
        inner_products  x w^T [n, out]   outputs for inputs x [n, in]
-       products        d w [n, in]      cotangents of the inputs for cotangents d [n, out] of the outputs
-       outer_sum       d^T a [out, in]  the gradient of the weights for inputs a [n, in]
+       outer_sum       d^T a [out, in]  the gradient of the weights for inputs a [n, in], cotangents d [n, out]
 
-   A federated mini-batch has ten or twenty rows. XLA runs the first and the last product at less than half of the
-   CPU's peak on so few rows: its routines are made for large matrices, and preparing them costs more than the
-   product. Here the operands are multiplied where they lie, and tiles keep all sums in registers. Larger or
-   narrower operands are packed first, by matrix.c.
+   A federated mini-batch has ten or twenty rows. XLA runs these products at less than half of the CPU's peak on so
+   few rows: its routines are made for large matrices, and preparing them costs more than the product. Here the
+   operands are multiplied where they lie, and tiles keep all sums in registers. XLA multiplies larger and narrower
+   operands (see ops.py), and is as fast at the third product, d w.
 
    Where a row is no whole number of vectors, its last vector overlaps the one before it. So nothing is read or
-   written beyond the end of a row. */
-#include "matrix.h"
+   written beyond the end of a row, but no row may be shorter than a vector. */
+#include "vectors.h"
 
-enum { MOST = 256 };                            /* rows up to which packing the operands costs more than it saves */
 enum { MOST_TERMS = 4, SPAN = WIDEST * LANES }; /* arrays that outer_sum can add in one pass; columns of a tile */
-enum { LARGE = 1 << 16 };                       /* weights, 256 kB: with momentum they fill the second-level cache */
 enum { CACHED = 1 << 13 };                      /* numbers, 32 kB, that stay in the first-level cache */
 
 /* Arrays [out, in] that are added to a sum of outer products, each times its scale, which is not zero. */
@@ -24,16 +21,6 @@ typedef struct {
     float scales[MOST_TERMS];
     const float *arrays[MOST_TERMS];
 } terms;
-
-/* Whether a side of the weights is shorter than a vector. Overlapping vectors are then impossible; packing pads
-   instead. */
-static int narrow(int64_t out, int64_t in) { return out < LANES || in < LANES; }
-
-/* Write the packed product a b [rows, columns] to the first result. */
-static XLA_FFI_Error *multiplied(XLA_FFI_CallFrame *frame, Matrix a, Matrix b, int64_t rows, int64_t depth,
-                                 int64_t columns) {
-    return multiply(a, b, rows, depth, columns, result(frame, 0)->data) ? NULL : no_memory(frame);
-}
 
 /* One tile of outer_sum, at row r0 and column c of the result `to` [out, in]:
 
@@ -49,8 +36,7 @@ INLINE void outer(int rows, int width, int64_t depth, const float *a, int64_t ou
                   const terms *plus, float *to, int64_t r0, int64_t c, int64_t fresh) {
     int64_t place = r0 * in + c;
     vec sums[SUMS] = {};
-    product_ahead(rows, width, depth, a, 1, out, b, in, plus->count ? to + place + width * LANES : NULL, in,
-                    sums);
+    product_ahead(rows, width, depth, a, 1, out, b, in, plus->count ? to + place + width * LANES : NULL, in, sums);
     for (int64_t t = plus->count; t--;) {
         vec scale = all(plus->scales[t]);
         const float *from = plus->arrays[t] + place;
@@ -73,62 +59,39 @@ INLINE void outer_rows(int rows, int width, int64_t depth, const float *a, int64
     if (c < end) outer(rows, 1, depth, a, out, b + in - LANES, in, plus, to, r0, in - LANES, in - c);
 }
 
-/* Whether this pass over the weights runs from the last row to the first. Large weights and their momentum together
-   exceed the second-level cache by a little. Passes in alternating direction begin with the rows that the previous
-   pass touched last, which are still in the cache. The result does not depend on the direction. */
-static int turns(int64_t size, int64_t terms) {
-    static _Thread_local int back;
-    return terms > 1 && size >= LARGE && (back ^= 1);
-}
-
-/* Compute a sum of outer products and terms into the first result [out, in].
-
-   The arguments of the call, from number `first` on: d [n, out], a [n, in], and optionally scales [t] and t terms,
-   each [out, in]. The first term may share its memory with the result. Terms with scale zero are not read, and
-   arguments after the terms are ignored.
+/* XLA target "outer_sum". Arguments: d [n, out], a [n, in], and optionally scales [t] and t terms, each [out, in].
+   Result: d^T a plus the terms, each times its scale [out, in]. The first term may share its memory with the result.
+   Terms with scale zero are not read, and arguments after the terms are ignored.
 
    Columns are divided into blocks whose inputs, n rows, fit into the first-level cache (CACHED). */
-static void outer_sum(XLA_FFI_CallFrame *frame, int first, int64_t n) {
-    const float *d = argument(frame, first)->data, *a = argument(frame, first + 1)->data;
+XLA_FFI_Error *fedmime_outer_sum(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    const float *d = argument(frame, 0)->data, *a = argument(frame, 1)->data;
     float *to = result(frame, 0)->data;
-    int64_t out = result(frame, 0)->dims[0], in = result(frame, 0)->dims[1];
+    int64_t n = argument(frame, 0)->dims[0], out = result(frame, 0)->dims[0], in = result(frame, 0)->dims[1];
     terms plus = {0};
-    if (frame->args.size > first + 2) {
-        const float *scales = argument(frame, first + 2)->data;
-        for (int64_t t = 0; t < argument(frame, first + 2)->dims[0]; t++) {
+    if (frame->args.size > 2) {
+        const float *scales = argument(frame, 2)->data;
+        for (int64_t t = 0; t < argument(frame, 2)->dims[0]; t++) {
             if (scales[t] == 0) continue;
             plus.scales[plus.count] = scales[t];
-            plus.arrays[plus.count++] = argument(frame, first + 3 + t)->data;
+            plus.arrays[plus.count++] = argument(frame, 3 + t)->data;
         }
     }
     int64_t blocks = n * in / CACHED + 1;
     int64_t block = (in + blocks * SPAN - 1) / (blocks * SPAN) * SPAN;
-    int back = turns(out * in, plus.count);
     for (int64_t c = 0; c < in; c += block)
-        for (int64_t done = 0; done < out;) {
-            int rows = next_rows(out - done, WIDEST);
-            int64_t r = back ? out - done - rows : done;
+        for (int64_t r = 0; r < out;) {
+            int rows = next_rows(out - r, WIDEST);
             ROWS(outer_rows, rows, WIDEST, n, d + r, out, a, in, &plus, to, r, c, c + block < in ? c + block : in)
-            done += rows;
+            r += rows;
         }
-}
-
-/* XLA target "outer_sum". Arguments: d [n, out], a [n, in], optionally scales and terms as above. Result: d^T a
-   plus the terms [out, in]. */
-XLA_FFI_Error *fedmime_outer_sum(XLA_FFI_CallFrame *frame) {
-    if (asks_version(frame)) return NULL;
-    const XLA_FFI_Buffer *d = argument(frame, 0), *a = argument(frame, 1), *to = result(frame, 0);
-    int64_t n = d->dims[0], out = to->dims[0], in = to->dims[1];
-    if ((n > MOST || narrow(out, in)) && frame->args.size == 2)
-        return multiplied(frame, (Matrix){d->data, 1, out}, (Matrix){a->data, in, 1}, out, n, in);
-    outer_sum(frame, 0, n);
     return NULL;
 }
 
 /* Lane numbers of the shuffles below. */
 #define EVEN(i) 2 * (i)
 #define ODD(i) 2 * (i) + 1
-#define SAME(i) i
 #define NEIGHBOUR(i) (i) ^ 1
 #define NEXT_PAIR(i) (i) ^ 2
 #define QUARTER(i) (i) % 4 * (LANES / 4)
@@ -168,7 +131,7 @@ INLINE void inner(int rows, int width, int64_t depth, const float *x, const floa
         }
     }
     if (whole < depth) { /* the vector that overlaps: lanes that were counted before are masked */
-        ints fresh = (ints){LIST(SAME)} >= (int32_t)(LANES - (depth - whole));
+        ints fresh = LANE_NUMBERS >= (int32_t)(LANES - (depth - whole));
         int64_t last = depth - LANES;
         vec right[AT_ONCE];
         UNROLL for (int v = 0; v < width; v++) right[v] = (vec)((ints)load(w + v * in + last) & fresh);
@@ -191,8 +154,12 @@ INLINE void inner(int rows, int width, int64_t depth, const float *x, const floa
    while all rows of w pass. */
 enum { GROUP = 12, NEAR = 1024 };
 
-/* See matrix.h. */
-void inner_products(const float *x, int64_t n, int64_t in, const float *w, int64_t out, float *z) {
+/* XLA target "inner_products". Arguments: x [n, in], w [out, in]. Result: x w^T [n, out]. */
+XLA_FFI_Error *fedmime_inner_products(XLA_FFI_CallFrame *frame) {
+    if (asks_version(frame)) return NULL;
+    const float *x = argument(frame, 0)->data, *w = argument(frame, 1)->data;
+    float *z = result(frame, 0)->data;
+    int64_t n = argument(frame, 0)->dims[0], in = argument(frame, 0)->dims[1], out = argument(frame, 1)->dims[0];
     for (int64_t top = 0; top < n; top += GROUP)
         for (int64_t k = 0; k < in; k += NEAR)
             for (int64_t o = 0; o < out; o += AT_ONCE) {
@@ -205,67 +172,5 @@ void inner_products(const float *x, int64_t n, int64_t in, const float *w, int64
                     r += rows;
                 }
             }
-}
-
-/* XLA target "inner_products". Arguments: x [n, in], w [out, in]. Result: x w^T [n, out]. Both operands are read along
-   their rows, so that they need no packing for any number of rows; only narrow weights are packed. */
-XLA_FFI_Error *fedmime_inner_products(XLA_FFI_CallFrame *frame) {
-    if (asks_version(frame)) return NULL;
-    const float *x = argument(frame, 0)->data, *w = argument(frame, 1)->data;
-    int64_t n = argument(frame, 0)->dims[0], in = argument(frame, 0)->dims[1], out = argument(frame, 1)->dims[0];
-    if (narrow(out, in)) return multiplied(frame, (Matrix){x, in, 1}, (Matrix){w, 1, in}, n, in, out);
-    inner_products(x, n, in, w, out, result(frame, 0)->data);
-    return NULL;
-}
-
-/* Columns and rows of w that are traversed together. Such a block takes 64 kB and stays in the second-level cache
-   while all rows of d pass. */
-enum { BLOCK = 64, DEPTH = 256 };
-
-/* One tile of `products`: `rows` rows of d, `depth` rows of w, `width` vectors of columns.
-
-   first  this is the first block of the depth: z is overwritten. Otherwise the sums begin with what z holds.
-   fresh  as in `outer`: how many columns of an overlapping vector are stored, or LANES. */
-INLINE void add_part(int rows, int width, int64_t depth, const float *d, int64_t out, const float *w, int64_t in,
-                     int first, int64_t fresh, float *z) {
-    vec sums[SUMS] = {};
-    if (!first)
-        UNROLL for (int r = 0; r < rows; r++)
-            UNROLL for (int v = 0; v < width; v++) sums[r * width + v] = load(z + r * in + v * LANES);
-    product(rows, width, depth, d, out, 1, w, in, sums);
-    if (fresh == LANES)
-        store_tile(rows, width, sums, z, in);
-    else
-        for (int r = 0; r < rows; r++) store_last(z + r * in, sums[r * width], fresh);
-}
-
-/* The tiles of `products` in columns [c, end), in the order of outer_rows. */
-INLINE void add_parts(int rows, int width, int64_t depth, const float *d, int64_t out, const float *w, int64_t in,
-                      int64_t c, int64_t end, int first, float *z) {
-    for (; c + width * LANES <= end; c += width * LANES)
-        add_part(rows, width, depth, d, out, w + c, in, first, LANES, z + c);
-    for (; c + LANES <= end; c += LANES) add_part(rows, 1, depth, d, out, w + c, in, first, LANES, z + c);
-    if (c < end) add_part(rows, 1, depth, d, out, w + in - LANES, in, first, in - c, z + in - LANES);
-}
-
-/* See matrix.h. */
-void products(const float *d, int64_t n, int64_t out, const float *w, int64_t in, int more, float *z) {
-    for (int64_t c = 0; c < in; c += BLOCK)
-        for (int64_t k = 0; k < out; k += DEPTH)
-            for (int64_t r = 0; r < n;) {
-                int rows = next_rows(n - r, WIDEST);
-                ROWS(add_parts, rows, WIDEST, k + DEPTH < out ? DEPTH : out - k, d + r * out + k, out, w + k * in, in,
-                     c, c + BLOCK < in ? c + BLOCK : in, !more && k == 0, z + r * in)
-                r += rows;
-            }
-}
-
-/* XLA target "products". Arguments: d [n, out], w [out, in]. Result: d w [n, in]. */
-XLA_FFI_Error *fedmime_products(XLA_FFI_CallFrame *frame) {
-    if (asks_version(frame)) return NULL;
-    const float *d = argument(frame, 0)->data, *w = argument(frame, 1)->data;
-    int64_t n = argument(frame, 0)->dims[0], out = argument(frame, 1)->dims[0], in = argument(frame, 1)->dims[1];
-    if (n > MOST || narrow(out, in)) return multiplied(frame, (Matrix){d, out, 1}, (Matrix){w, in, 1}, n, out, in);
-    products(d, n, out, w, in, 0, result(frame, 0)->data);
     return NULL;
 }

@@ -21,9 +21,9 @@ from fedmime.kernels.build import ready, target
 Padding = tuple[tuple[int, int], tuple[int, int]]
 
 VECTOR = 16  # entries of the widest vector register: least width of dense layers, divisor of output channels
-FEW_ROWS = 32  # a mini-batch of at most so many rows is too small for the kernels where weights are narrow
-MOST_ROWS = 256  # rows whose outer products can be added to other arrays in one pass
-MOST_TERMS = 4  # arrays that they can be added to
+FEW_ROWS = 32  # rows of a mini-batch, whose transpose XLA had better store
+MOST_ROWS = 256  # rows up to which a product of matrices is faster where they lie than by XLA's routine
+MOST_TERMS = 4  # arrays that an outer product can be added to in one pass
 _CONVOLUTION = ("NHWC", "HWIO", "NHWC")
 
 
@@ -38,16 +38,9 @@ def take(table: jax.Array, places: jax.Array) -> jax.Array:
 
 def inner_products(x: jax.Array, w: jax.Array) -> jax.Array:
     """The product x wᵀ for x [n, in], w [out, in]: [n, out]."""
-    if x.shape[1] == w.shape[1] and _wide(x.shape[0], *w.shape) and usable("inner_products", x, w):
+    if x.shape[1] == w.shape[1] and _small(x.shape[0], *w.shape) and usable("inner_products", x, w):
         return _call("inner_products", [(x.shape[0], w.shape[0])])(x, w)[0]
     return lax.dot_general(x, w, (((1,), (1,)), ((), ())))
-
-
-def products(d: jax.Array, w: jax.Array) -> jax.Array:
-    """The product d w for d [n, out], w [out, in]: [n, in]."""
-    if d.shape[1] == w.shape[0] and _wide(d.shape[0], *w.shape) and usable("products", d, w):
-        return _call("products", [(d.shape[0], w.shape[1])])(d, w)[0]
-    return d @ w
 
 
 def outer_sum(d: jax.Array, a: jax.Array) -> jax.Array:
@@ -55,14 +48,14 @@ def outer_sum(d: jax.Array, a: jax.Array) -> jax.Array:
 
     For a mini-batch, the barrier makes XLA:CPU store the small transposed operand instead of walking it with a stride.
     """
-    if d.shape[0] == a.shape[0] and _wide(d.shape[0], d.shape[1], a.shape[1]) and usable("outer_sum", d, a):
+    if adds_outer(d, a):
         return _call("outer_sum", [(d.shape[1], a.shape[1])])(d, a)[0]
     return (lax.optimization_barrier(d.T) if d.shape[0] <= FEW_ROWS else d.T) @ a
 
 
-def adds_outer(d: jax.Array, a: jax.Array, terms: int = MOST_TERMS) -> bool:
-    """Whether a kernel can add dᵀa to so many arrays in one pass."""
-    fits = d.shape[0] == a.shape[0] <= MOST_ROWS and min(d.shape[1], a.shape[1]) >= VECTOR and terms <= MOST_TERMS
+def adds_outer(d: jax.Array, a: jax.Array) -> bool:
+    """Whether a kernel can compute dᵀa, and add it to other arrays in the same pass."""
+    fits = d.shape[0] == a.shape[0] and _small(d.shape[0], d.shape[1], a.shape[1])
     return fits and usable("outer_sum", d, a)
 
 
@@ -74,36 +67,22 @@ def add_outer(
     The kernel writes the result in the memory of the first term. XLA copies that term first if it may still be read,
     unless it knows the results of such reads: arrays `after` which this operation comes.
     """
-    if not terms or not adds_outer(d, a, len(terms)) or not usable("outer_sum", *(array for _, array in terms)):
+    arrays = [array for _, array in terms]
+    if not 0 < len(terms) <= MOST_TERMS or not adds_outer(d, a) or not usable("outer_sum", *arrays):
         return weighted_sum([*terms, (1.0, outer_sum(d, a))])
     scales = jnp.stack([jnp.asarray(scale, d.dtype) for scale, _ in terms])
-    arrays = [array for _, array in terms]
     return _call("outer_sum", [arrays[0].shape], {3: 0})(d, a, scales, *arrays, *after)[0]
 
 
 def weighted_sum(terms: Sequence[tuple[Any, jax.Array]]) -> jax.Array:
     """Σ sᵢ·tᵢ of arrays of one shape."""
-
-    def scaled(scale: Any, array: jax.Array) -> jax.Array:
-        return array if isinstance(scale, float) and scale == 1 else jnp.asarray(scale, array.dtype) * array
-
-    first, *others = (scaled(*term) for term in terms)
+    first, *others = (jnp.asarray(scale, array.dtype) * array for scale, array in terms)
     return sum(others, start=first)
 
 
 def summable(array: Any) -> bool:
     """Whether an array may be a term of a sum with an outer product."""
     return array.ndim == 2 and min(array.shape) >= VECTOR and usable("outer_sum", array)
-
-
-def cross_entropy(z: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Log Σ exp(z) − z at the label for each row of z [n, classes]: [n], and its derivative in z: [n, classes]."""
-    if jnp.issubdtype(labels.dtype, jnp.integer) and labels.shape == z.shape[:1] and usable("cross_entropy", z):
-        losses, d = _call("cross_entropy", [z.shape[:1], z.shape])(z, labels.astype(jnp.int32))
-        return losses, d
-    hot = labels[:, None] == jnp.arange(z.shape[-1], dtype=labels.dtype)
-    log_sum = jax.nn.logsumexp(z, axis=-1)
-    return log_sum - jnp.where(hot, z, 0.0).sum(-1), jnp.exp(z - log_sum[:, None]) - hot.astype(z.dtype)
 
 
 def convolve(x: jax.Array, kernel: jax.Array, pads: Padding) -> jax.Array:
@@ -174,9 +153,9 @@ def _call(kernel: str, shapes: Sequence[tuple[int, ...]], aliases: dict[int, int
     return jax.ffi.ffi_call(target(kernel), results, vmap_method="sequential", input_output_aliases=aliases)
 
 
-def _wide(rows: int, *widths: int) -> bool:
-    """Whether weights are wide enough for whole vectors, or there are rows enough to be worth packing."""
-    return rows > FEW_ROWS or min(widths) >= VECTOR
+def _small(rows: int, *widths: int) -> bool:
+    """Whether there are few rows, and weights are at least a vector wide."""
+    return rows <= MOST_ROWS and min(widths) >= VECTOR
 
 
 def _correlates(x: jax.Array, d: jax.Array, pads: Padding) -> bool:

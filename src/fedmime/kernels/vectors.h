@@ -3,7 +3,7 @@
 
    All numbers are float32. A vector holds as many as one register of the CPU, LANES. Kernels are compiled on the
    machine that runs them, so the width is known to the compiler. GCC's and Clang's vector extensions express the
-   arithmetic; intrinsics appear only where masked loads and stores have no other spelling.
+   arithmetic; there are no intrinsics.
 
    Every product is computed tile by tile. A tile is a block of the result, `rows` rows by `width` vectors, whose
    sums stay in registers while the depth of the product is traversed. Each number that is loaded from the left
@@ -13,10 +13,6 @@
 
 #include <stdint.h>
 #include <string.h>
-
-#ifdef __AVX512F__
-#include <immintrin.h>
-#endif
 
 #include "xla/ffi/api/c_api.h"
 
@@ -41,7 +37,7 @@ enum { LANES = 8, REGISTERS = 16, SUMS = 12, WIDEST = 2 };
     (FIT(width) < SUMS / (width) && FIT(width) < 12 ? FIT(width)       \
                                                     : SUMS / (width) < 12 ? SUMS / (width) : 12)
 
-/* The list f(0), f(1), ..., f(LANES - 1): the lane numbers of a shuffle. */
+/* The list f(0), f(1), ..., f(LANES - 1): the lane numbers of a shuffle. LANE_NUMBERS are those lanes themselves. */
 #ifdef __AVX512F__
 #define LIST(f) f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7), f(8), f(9), f(10), f(11), f(12), f(13), f(14), f(15)
 #else
@@ -55,6 +51,9 @@ enum { LANES = 8, REGISTERS = 16, SUMS = 12, WIDEST = 2 };
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef int32_t ints __attribute__((vector_size(4 * LANES)));
 typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+#define SAME(i) i
+#define LANE_NUMBERS ((ints){LIST(SAME)})
 
 /* Load and store LANES numbers; `all` broadcasts one number to every lane. */
 INLINE vec load(const float *p) { return *(const loose *)p; }
@@ -70,25 +69,11 @@ INLINE vec held(vec v) {
     return v;
 }
 
-/* Partial vectors, 0 < n < LANES unless stated otherwise.
+/* Partial vectors, n > 0.
 
    load_some   loads the first n numbers at p and zeros in the other lanes; n >= LANES loads a whole vector.
    store_some  writes the first n lanes to p and leaves the memory after them alone; n >= LANES writes all.
-   store_last  writes the last n lanes only; p is the address that the first lane would have. */
-#ifdef __AVX512F__
-INLINE vec load_some(const float *p, int64_t n) {
-    return n >= LANES ? load(p) : (vec)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
-}
-INLINE void store_some(float *p, vec v, int64_t n) {
-    if (n >= LANES)
-        store(p, v);
-    else
-        _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v);
-}
-INLINE void store_last(float *p, vec v, int64_t n) {
-    _mm512_mask_storeu_ps(p, (__mmask16)(((1u << n) - 1) << (LANES - n)), (__m512)v);
-}
-#else
+   store_last  writes the last n < LANES lanes only; p is the address of a whole vector, whose other numbers stay. */
 INLINE vec load_some(const float *p, int64_t n) {
     if (n >= LANES) return load(p);
     vec v = {};
@@ -101,8 +86,10 @@ INLINE void store_some(float *p, vec v, int64_t n) {
     else
         memcpy(p, &v, 4 * n);
 }
-INLINE void store_last(float *p, vec v, int64_t n) { memcpy(p + LANES - n, (float *)&v + LANES - n, 4 * n); }
-#endif
+INLINE void store_last(float *p, vec v, int64_t n) {
+    ints fresh = LANE_NUMBERS >= (int32_t)(LANES - n);
+    store(p, (vec)((fresh & (ints)v) | (~fresh & (ints)load(p))));
+}
 
 /* Add a product to the sums of one tile:
 
@@ -209,17 +196,12 @@ INLINE int asks_version(XLA_FFI_CallFrame *frame) {
     return 1;
 }
 
-/* An error for XLA to raise in Python. */
-INLINE XLA_FFI_Error *failure(XLA_FFI_CallFrame *frame, const char *message, XLA_FFI_Error_Code code) {
+/* The error of a kernel whose scratch space could not be allocated, for XLA to raise in Python. */
+INLINE XLA_FFI_Error *no_memory(XLA_FFI_CallFrame *frame) {
     XLA_FFI_Error_Create_Args why = {
         .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
-        .message = message,
-        .errc = code,
+        .message = "fedmime: no memory for a kernel's scratch space",
+        .errc = XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
     };
     return frame->api->XLA_FFI_Error_Create(&why);
-}
-
-/* The error of a kernel whose scratch space could not be allocated. */
-INLINE XLA_FFI_Error *no_memory(XLA_FFI_CallFrame *frame) {
-    return failure(frame, "fedmime: no memory for a kernel's scratch space", XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
 }

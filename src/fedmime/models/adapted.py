@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedmime.errors import ConfigError
-from fedmime.models import arguments
-from fedmime.models.classification import Apply, classifier, predictor
-from fedmime.models.problem import Params, Problem
+from fedmime.models import arguments, checks
+from fedmime.models.classification import Apply, Metrics, classifier
+from fedmime.models.problem import Batch, Params, Problem
 
 Loss = Literal["cross_entropy"] | Callable[[jax.Array, Any], jax.Array]
 
@@ -50,14 +51,25 @@ def adapt(
         apply: returns the model's outputs for (params, x, key); the key is None where nothing random is wanted.
         input_shape: shape of one example.
         classes: number of classes, needed for cross-entropy only.
-        loss: `"cross_entropy"`, or a function `(outputs, y) -> losses`, one per example.
+        loss: `"cross_entropy"`, or a function `(outputs, y) -> losses`, one per example, which is then the only metric.
     """
     shape = arguments.shape(adapter, "input_shape", input_shape)
     if isinstance(loss, str) and loss == "cross_entropy":
-        return classifier(name, init, apply, shape, arguments.whole(adapter, "classes", classes, least=2))
+        return classifier(name, init, apply, shape, arguments.classes(adapter, classes))
     if isinstance(loss, str) or not callable(loss):
         raise ConfigError(f"{adapter}: loss must be 'cross_entropy' or a function (outputs, y) -> losses, got {loss!r}")
-    return predictor(name, init, apply, shape, loss)
+
+    def train(params: Params, batch: Batch, key: jax.Array | None) -> jax.Array:
+        return loss(apply(params, batch["x"], key), batch["y"])
+
+    def measure(params: Params, batch: Batch) -> Metrics:
+        losses = train(params, batch, None)
+        return {"loss": (losses, jnp.ones_like(losses))}
+
+    def check(fields: Mapping[str, np.ndarray]) -> None:
+        checks.same_length(name, checks.features(name, fields, shape), checks.field(name, fields, "y"))
+
+    return Problem(name, init, train, measure, check)
 
 
 def in_dtype_of(params: Params, x: jax.Array) -> jax.Array:

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedmime.kernels import ops
 from fedmime.models import checks
 from fedmime.models.problem import Batch, Factors, Params, Problem
 
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
 Apply = Callable[[Params, jax.Array, jax.Array | None], jax.Array]
-
-
-def one_hot(labels: jax.Array, classes: int) -> jax.Array:
-    """Booleans [..., classes] that are true at the label."""
-    return labels[..., None] == jnp.arange(classes, dtype=labels.dtype)
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
@@ -28,21 +21,19 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     The label's logit is selected by a mask. A gather would be shorter to write, but its gradient is a scatter, which is
     slow on a CPU.
     """
-    picked = jnp.where(one_hot(labels, logits.shape[-1]), logits, 0.0).sum(-1)
+    picked = jnp.where(_one_hot(logits, labels), logits, 0.0).sum(-1)
     return jax.nn.logsumexp(logits, axis=-1) - picked
 
 
-def loss_and_cotangent(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    r"""The cross-entropy of each row and its derivative with respect to the logits, by a C kernel where there is one.
+def cotangent(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    r"""The derivative of the cross-entropy with respect to the logits, $\mathrm{softmax}(z) - e_y$ [..., classes]."""
+    softmax = jnp.exp(logits - jax.nn.logsumexp(logits, axis=-1, keepdims=True))  # shares the sum with the loss
+    return softmax - _one_hot(logits, labels).astype(logits.dtype)
 
-    Args:
-        logits: z [n, classes].
-        labels: y [n], integers.
 
-    Returns:
-        Losses [n], and $\mathrm{softmax}(z) - e_y$ [n, classes].
-    """
-    return ops.cross_entropy(logits, labels)
+def _one_hot(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Booleans of the shape of the logits that are true at the label; a label that is no class is true nowhere."""
+    return labels[..., None] == jnp.arange(logits.shape[-1], dtype=labels.dtype)
 
 
 def metrics(logits: jax.Array, labels: jax.Array) -> Metrics:
@@ -82,29 +73,3 @@ def classifier(
         checks.labelled(name, fields, input_shape, classes)
 
     return Problem(name, init, loss, measure, check, factors)
-
-
-def predictor(
-    name: str,
-    init: Callable[[jax.Array], Params],
-    apply: Apply,
-    input_shape: tuple[int, ...],
-    loss: Callable[[jax.Array, Any], jax.Array],
-) -> Problem:
-    """The problem of a model under your own loss; its only metric is that loss.
-
-    Args:
-        loss: a function `(outputs, y) -> losses`, one per example. The other arguments are those of `classifier`.
-    """
-
-    def train(params: Params, batch: Batch, key: jax.Array) -> jax.Array:
-        return loss(apply(params, batch["x"], key), batch["y"])
-
-    def measure(params: Params, batch: Batch) -> Metrics:
-        losses = loss(apply(params, batch["x"], None), batch["y"])
-        return {"loss": (losses, jnp.ones_like(losses))}
-
-    def check(fields: Mapping[str, np.ndarray]) -> None:
-        checks.same_length(name, checks.features(name, fields, input_shape), checks.field(name, fields, "y"))
-
-    return Problem(name, init, train, measure, check)

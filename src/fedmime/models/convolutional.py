@@ -38,7 +38,7 @@ def cnn(input_shape: Any = (28, 28, 1), classes: int = 62, dropout: Any = (0.25,
     if len(shape) != 3 or min(shape[:2]) < 6:
         wanted = "(height, width, channels) with height and width of at least 6"
         raise ConfigError(f"cnn: input_shape must be {wanted}, got {input_shape!r}")
-    return _cnn(shape, arguments.whole("cnn", "classes", classes, least=2), _rates(dropout))
+    return _cnn(shape, arguments.classes("cnn", classes), _rates(dropout))
 
 
 def _rates(value: Any) -> tuple[float, float]:

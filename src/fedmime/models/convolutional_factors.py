@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedmime.kernels import ops
 from fedmime.models.factors import DenseFactors, dense_grads, dense_record, joint_grad, named, scaled
-from fedmime.models.layers import conv2d, max_pool2x2, passed_on
-from fedmime.models.layers.convolution import kernel_gradients
+from fedmime.models.layers import conv2d, max_pool2x2
 from fedmime.models.problem import Batch, Factors, Params
 
 CONVOLUTIONS = ("conv0", "conv1")
+VALID = ((0, 0), (0, 0))  # no padding
 
 
 class CnnFactors(NamedTuple):
@@ -43,26 +44,12 @@ def cnn_factors() -> Factors:
         shifts = _zero_shifts(x, images)
         a, pull, inner = jax.vjp(lambda shifts: _convolutions(x, images, shifts), shifts, has_aux=True)
         losses, dense = dense_record([x["dense0"], x["dense1"]], a, batch["y"])
-        (d,) = pull(passed_on(dense.d[0], x["dense0"]["w"]))
+        (d,) = pull(dense.d[0] @ x["dense0"]["w"])
         kernels = {
-            name: {"w": kernel_gradients(before, d[name]), "b": d[name].sum((1, 2))}
+            name: {"w": ops.kernel_gradients(before, d[name], VALID), "b": d[name].sum((1, 2))}
             for name, before in zip(CONVOLUTIONS, (images, inner), strict=True)
         }
         return losses, CnnFactors(kernels, a, dense)
-
-    def at(y: Params, batch: Batch, weights: jax.Array) -> tuple[jax.Array, Params, jax.Array, DenseFactors]:
-        """Evaluate the model at y.
-
-        Returns:
-            Losses [n], kernel gradients as weighted sums over the mini-batch, and the input and factors of the dense
-            layers.
-        """
-        images = batch["x"].astype(y["conv0"]["w"].dtype)
-        kernels = {name: y[name] for name in CONVOLUTIONS}
-        a, pull, _ = jax.vjp(lambda kernels: _convolutions(kernels, images, None), kernels, has_aux=True)
-        losses, dense = dense_record([y["dense0"], y["dense1"]], a, batch["y"])
-        (grads,) = pull(passed_on(scaled(dense.d[0], weights), y["dense0"]["w"]))
-        return losses, grads, a, dense
 
     def mean_grad(kept: CnnFactors, batch: Batch, weights: jax.Array) -> Params:
         """The weighted sum of the examples' gradients at x."""
@@ -73,8 +60,12 @@ def cnn_factors() -> Factors:
     def grad_difference(
         y: Params, batch: Batch, kept: CnnFactors | None, weights: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Params]:
-        """Losses at y, and the weighted sum of the gradients at y minus those at x."""
-        losses, kernels, a, dense = at(y, batch, weights)
+        """Losses at y, and the weighted sum of the gradients at y minus those at x; of those at y if `kept` is None."""
+        images = batch["x"].astype(y["conv0"]["w"].dtype)
+        kernels = {name: y[name] for name in CONVOLUTIONS}
+        a, pull, _ = jax.vjp(lambda kernels: _convolutions(kernels, images, None), kernels, has_aux=True)
+        losses, dense = dense_record([y["dense0"], y["dense1"]], a, batch["y"])
+        (kernels,) = pull(scaled(dense.d[0], weights) @ y["dense0"]["w"])  # their gradients
         if kept is None:
             return losses, kernels | named(dense_grads(a, dense, weights, kernels["conv1"]["b"]))
         below = (kernels["conv1"]["b"], dense.d[0])

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from fedmime.kernels.lazy import outer
-from fedmime.models.classification import loss_and_cotangent
-from fedmime.models.layers import dense, passed_on
+from fedmime.models.classification import cotangent, cross_entropy
+from fedmime.models.layers import dense
 from fedmime.models.problem import Batch, Factors, Params
 
 Layer = dict[str, Any]
@@ -76,11 +76,10 @@ def dense_record(layers: Sequence[Layer], a: jax.Array, labels: jax.Array) -> tu
     for layer in layers[1:]:
         inputs.append(jax.nn.relu(z))
         z = dense(inputs[-1], **layer)
-    losses, last = loss_and_cotangent(z, labels)
-    d = [last]
+    d = [cotangent(z, labels)]
     for layer, used in zip(layers[:0:-1], inputs[:0:-1], strict=True):
-        d.append(jnp.where(used > 0, passed_on(d[-1], layer["w"]), 0.0))
-    return losses, DenseFactors(tuple(inputs[1:]), tuple(d[::-1]))
+        d.append(jnp.where(used > 0, d[-1] @ layer["w"], 0.0))
+    return cross_entropy(z, labels), DenseFactors(tuple(inputs[1:]), tuple(d[::-1]))
 
 
 def named(layers: Sequence[Layer]) -> Params:

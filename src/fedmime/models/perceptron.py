@@ -42,7 +42,7 @@ def mlp(input_shape: Any = (28, 28, 1), classes: int = 62, hidden: Any = (300, 1
 
 def _sizes(model: str, input_shape: Any, classes: Any) -> tuple[tuple[int, ...], int]:
     """The checked input shape and number of classes."""
-    return arguments.shape(model, "input_shape", input_shape), arguments.whole(model, "classes", classes, least=2)
+    return arguments.shape(model, "input_shape", input_shape), arguments.classes(model, classes)
 
 
 @functools.cache

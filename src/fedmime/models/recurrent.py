@@ -17,6 +17,7 @@ from fedmime.errors import ConfigError
 from fedmime.models import arguments, checks, initialisers, layers, sequences
 from fedmime.models.classification import Metrics
 from fedmime.models.problem import Batch, Params, Problem
+from fedmime.validation import count
 
 CHUNK = 20  # sequences of a full gradient at a time: their activations over all time steps are large
 
@@ -57,7 +58,7 @@ def word_lstm(
 
     Reference: Reddi et al., 2020, Adaptive Federated Optimization, https://arxiv.org/abs/2003.00295
     """
-    words = arguments.whole("word_lstm", "vocabulary", vocabulary, least=5)
+    words = count("word_lstm", "vocabulary", vocabulary, least=5)
     marks = (sequences.PAD, words - 3, words - 1) if ignore is None else ignore
     return _lstm("word_lstm", *_sizes("word_lstm", words, embedding, hidden, layers, marks), True)
 
@@ -66,15 +67,15 @@ def _sizes(
     model: str, vocabulary: Any, embedding: Any, hidden: Any, depth: Any, ignore: Any
 ) -> tuple[int, int, int, int, tuple[int, ...]]:
     """The checked sizes of a model, and the ignored tokens with pad among them, sorted."""
-    words = arguments.whole(model, "vocabulary", vocabulary, least=2)
+    words = count(model, "vocabulary", vocabulary, least=2)
     left_out = arguments.wholes(model, "ignore", ignore, least=0)
     if max(left_out, default=0) >= words:
         raise ConfigError(f"{model}: ignore must hold token ids below vocabulary={words}, got {ignore!r}")
     return (
         words,
-        arguments.whole(model, "embedding", embedding),
-        arguments.whole(model, "hidden", hidden),
-        arguments.whole(model, "layers", depth),
+        count(model, "embedding", embedding, least=1),
+        count(model, "hidden", hidden, least=1),
+        count(model, "layers", depth, least=1),
         tuple(sorted({sequences.PAD, *left_out})),
     )
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from fedmime.hyperparameters import Number, Value, checked, number, recipe
 from fedmime.optimizers.base import Adaptive, AdaptiveState
-from fedmime.validation import NON_NEGATIVE, POSITIVE
+from fedmime.validation import POSITIVE
 from fedmime.vector import Vector
 
 Factors = tuple[jax.Array, ...]  # (row means, column means) of a matrix; (v,) of a vector
@@ -45,8 +45,6 @@ class Adafactor(Adaptive):
     """
 
     decay: Value = number(POSITIVE)
-    eps: Value = number(NON_NEGATIVE)
-    floor: Value = number(NON_NEGATIVE)
 
     def init(self, x: Vector) -> AdaptiveState:
         return AdaptiveState(None, jax.tree.map(lambda leaf: _means(jnp.zeros_like(leaf)), x.tree), jnp.zeros(()))
@@ -75,4 +73,4 @@ def adafactor(decay: Number = 0.8, eps: Number = 1e-30, floor: Number = 1e-7) ->
 
     Reference: Shazeer and Stern, 2018, https://arxiv.org/abs/1804.04235
     """
-    return checked(Adafactor(decay, eps, floor))
+    return checked(Adafactor(decay=decay, eps=eps, floor=floor))

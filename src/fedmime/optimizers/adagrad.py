@@ -1,21 +1,13 @@
 """AdaGrad: divide by the root of the sum of all squared gradients."""
 
-from fedmime.hyperparameters import Number, Value, checked, number, recipe
-from fedmime.optimizers.base import Adaptive, AdaptiveState
-from fedmime.validation import NON_NEGATIVE
-from fedmime.vector import Vector, full
+from fedmime.hyperparameters import Number, checked, recipe
+from fedmime.optimizers.base import AdaptiveState, Elementwise
+from fedmime.vector import Vector
 
 
 @recipe
-class Adagrad(Adaptive):
+class Adagrad(Elementwise):
     """AdaGrad as a recipe; `adagrad` explains its numbers. The statistics are v, which only grows."""
-
-    initial: Value = number(NON_NEGATIVE)
-    eps: Value = number(NON_NEGATIVE)
-    floor: Value = number(NON_NEGATIVE)
-
-    def init(self, x: Vector) -> AdaptiveState:
-        return AdaptiveState(m=None, v=full(x, self.initial))
 
     def accumulate(self, g: Vector, s: AdaptiveState) -> Vector:
         return s.v + g * g
@@ -33,4 +25,4 @@ def adagrad(initial: Number = 0.1, eps: Number = 1e-7, floor: Number = 0.0) -> A
 
     Reference: Duchi, Hazan and Singer, 2011, https://jmlr.org/papers/v12/duchi11a.html
     """
-    return checked(Adagrad(initial, eps, floor))
+    return checked(Adagrad(initial=initial, eps=eps, floor=floor))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from fedmime.hyperparameters import Number, Value, checked, number, recipe, static
-from fedmime.optimizers.base import Adaptive, AdaptiveState, Affine, Averaging
-from fedmime.validation import NON_NEGATIVE, UNIT, flag
-from fedmime.vector import Vector, at_least, full, sqrt, zeros
+from fedmime.optimizers.base import AdaptiveState, Averaging, Elementwise
+from fedmime.validation import UNIT, flag
+from fedmime.vector import Vector, at_least, sqrt
 
 
 @recipe
@@ -17,11 +17,7 @@ class Adam(Averaging):
     The statistics are m, v and, with bias correction, the number of gradients seen.
     """
 
-    beta1: Value = number(UNIT)
     beta2: Value = number(UNIT)
-    eps: Value = number(NON_NEGATIVE)
-    initial: Value = number(NON_NEGATIVE)
-    floor: Value = number(NON_NEGATIVE)
     bias_correction: bool = static(default=False)
 
     def init(self, x: Vector) -> AdaptiveState:
@@ -36,13 +32,6 @@ class Adam(Averaging):
         if s.count is None:
             return super().update(g, s)
         return self._corrected(g, s, s.v, jnp.maximum(s.count, 1))
-
-    def affine(self, s: AdaptiveState, x: Vector) -> Affine:
-        """The pair (scale, offset) of U; with bias correction it is found from the values of U at 0 and 1."""
-        if s.count is None:
-            return super().affine(s, x)
-        offset = self.update(zeros(x), s)
-        return self.update(full(x, 1.0), s) - offset, offset
 
     def ahead(self, g: Vector, s: AdaptiveState, x: Vector) -> Vector:
         if s.count is None:
@@ -89,20 +78,15 @@ def adam(
 
     Reference: Kingma and Ba, 2015, https://arxiv.org/abs/1412.6980
     """
-    return checked(Adam(beta1, beta2, eps, initial, floor, flag("adam", "bias_correction", bias_correction)))
+    corrected = flag("adam", "bias_correction", bias_correction)
+    return checked(Adam(beta1=beta1, beta2=beta2, eps=eps, initial=initial, floor=floor, bias_correction=corrected))
 
 
 @recipe
-class RMSProp(Adaptive):
+class RMSProp(Elementwise):
     """RMSProp as a recipe; `rmsprop` explains its numbers. The statistics are v."""
 
     beta2: Value = number(UNIT)
-    eps: Value = number(NON_NEGATIVE)
-    initial: Value = number(NON_NEGATIVE)
-    floor: Value = number(NON_NEGATIVE)
-
-    def init(self, x: Vector) -> AdaptiveState:
-        return AdaptiveState(m=None, v=full(x, self.initial))
 
     def accumulate(self, g: Vector, s: AdaptiveState) -> Vector:
         return (1 - self.beta2) * (g * g) + self.beta2 * s.v
@@ -119,4 +103,4 @@ def rmsprop(beta2: Number = 0.99, eps: Number = 1e-7, initial: Number = 0.0, flo
         initial: $v_0$, the accumulator before the first gradient.
         floor: least denominator.
     """
-    return checked(RMSProp(beta2, eps, initial, floor))
+    return checked(RMSProp(beta2=beta2, eps=eps, initial=initial, floor=floor))

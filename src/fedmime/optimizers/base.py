@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple, ParamSpec, TypeVar
 
 from fedmime.errors import ConfigError
-from fedmime.hyperparameters import Value, recipe, static
-from fedmime.validation import choice, quote
+from fedmime.hyperparameters import Value, number, recipe, static
+from fedmime.validation import NON_NEGATIVE, UNIT, choice, function, quote
 from fedmime.vector import Vector, at_least, full, sqrt, zeros
 
 Statistics = Any
@@ -34,6 +34,8 @@ class BaseOptimizer(abc.ABC):
 
     linear: ClassVar[bool] = True
     """Whether `update` is linear in g for fixed statistics, up to a constant (the momentum)."""
+    compressible: ClassVar[bool] = False
+    """Whether a small error in the statistics moves U only a little, as for momentum; `update` must not divide."""
     adaptive: ClassVar[bool] = False
     """Whether `update` divides by its statistics, which must then have seen a gradient before the first step."""
 
@@ -111,6 +113,7 @@ class AdaptiveState(NamedTuple):
     count: Any = None
 
 
+@recipe
 class Adaptive(BaseOptimizer):
     r"""Optimizers that divide by the root of an accumulator of squared gradients.
 
@@ -119,8 +122,8 @@ class Adaptive(BaseOptimizer):
     """
 
     adaptive: ClassVar[bool] = True
-    eps: Value
-    floor: Value
+    eps: Value = number(NON_NEGATIVE)
+    floor: Value = number(NON_NEGATIVE)
 
     @abc.abstractmethod
     def accumulate(self, g: Vector, s: AdaptiveState) -> Any:
@@ -139,11 +142,6 @@ class Adaptive(BaseOptimizer):
         """
         return v
 
-    @property
-    def share(self) -> Value:
-        """The weight of the gradient itself in the numerator of U, 1 − β₁."""
-        return 1.0
-
     def denominator(self, s: AdaptiveState, like: Vector) -> Vector:
         """The denominator of U, max(ε + √v, floor)."""
         return at_least(sqrt(self.read(s.v, like)) + self.eps, self.floor)
@@ -152,7 +150,9 @@ class Adaptive(BaseOptimizer):
         return self.smooth(g, s) / self.denominator(s, g)
 
     def affine(self, s: AdaptiveState, x: Vector) -> Affine:
-        return self.share / self.denominator(s, x), self.update(zeros(x), s)
+        """The pair (scale, offset) of U, which is linear in (g, m): U at (1, 0), and U at (0, m)."""
+        still = s if s.m is None else s._replace(m=zeros(x))
+        return self.update(full(x, 1.0), still), self.update(zeros(x), s)
 
     def track(self, g: Vector, s: AdaptiveState) -> AdaptiveState:
         count = None if s.count is None else s.count + 1
@@ -162,18 +162,24 @@ class Adaptive(BaseOptimizer):
         return self.update(g, s._replace(v=self.accumulate(g, s)))
 
 
-class Averaging(Adaptive):
-    r"""Adaptive optimizers whose numerator is the moving average of gradients $(1-\beta_1) g + \beta_1 m$."""
+@recipe
+class Elementwise(Adaptive):
+    """Adaptive optimizers with one accumulator per weight, which starts from the number `initial`."""
 
-    beta1: Value
-    initial: Value
+    initial: Value = number(NON_NEGATIVE)
 
     def init(self, x: Vector) -> AdaptiveState:
-        return AdaptiveState(m=zeros(x), v=full(x, self.initial))
+        return AdaptiveState(m=None, v=full(x, self.initial))
 
-    @property
-    def share(self) -> Value:
-        return 1 - self.beta1
+
+@recipe
+class Averaging(Elementwise):
+    r"""Elementwise optimizers whose numerator is the moving average of gradients $(1-\beta_1) g + \beta_1 m$."""
+
+    beta1: Value = number(UNIT)
+
+    def init(self, x: Vector) -> AdaptiveState:
+        return super().init(x)._replace(m=zeros(x))
 
     def smooth(self, g: Vector, s: AdaptiveState) -> Vector:
         return (1 - self.beta1) * g + self.beta1 * s.m
@@ -209,9 +215,8 @@ def custom(
         update: `update(g, s)` returns the direction U(g, s), which must be linear in g up to a constant.
         track: `track(g, s)` returns the new statistics V(g, s).
     """
-    for name, function in (("init", init), ("update", update), ("track", track)):
-        if not callable(function):
-            raise ConfigError(f"custom: {name} must be a function, got {function!r}")
+    for name, value in (("init", init), ("update", update), ("track", track)):
+        function("custom", name, value)
     return Custom(init, update, track)
 
 

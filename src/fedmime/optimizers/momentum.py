@@ -1,5 +1,7 @@
 """Momentum as an exponential moving average of gradients."""
 
+from typing import ClassVar
+
 from fedmime.hyperparameters import Number, Value, checked, number, recipe
 from fedmime.optimizers.base import Affine, BaseOptimizer
 from fedmime.validation import UNIT
@@ -9,6 +11,8 @@ from fedmime.vector import Vector, zeros
 @recipe
 class Momentum(BaseOptimizer):
     """Momentum as a recipe; `momentum` explains its number. The statistics are m."""
+
+    compressible: ClassVar[bool] = True
 
     beta: Value = number(UNIT)
 

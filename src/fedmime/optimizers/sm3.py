@@ -8,9 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedmime.hyperparameters import Number, Value, checked, number, recipe
+from fedmime.hyperparameters import Number, checked, recipe
 from fedmime.optimizers.base import Adaptive, AdaptiveState
-from fedmime.validation import NON_NEGATIVE
 from fedmime.vector import Vector
 
 Covers = tuple[jax.Array, ...]  # for each axis of a weight array, the accumulators of its slices
@@ -46,9 +45,6 @@ class SM3(Adaptive):
     The statistics are v, a tuple of accumulators for every weight array.
     """
 
-    eps: Value = number(NON_NEGATIVE)
-    floor: Value = number(NON_NEGATIVE)
-
     def init(self, x: Vector) -> AdaptiveState:
         return AdaptiveState(m=None, v=jax.tree.map(_blank, x.tree))
 
@@ -72,4 +68,4 @@ def sm3(eps: Number = 1e-7, floor: Number = 0.0) -> SM3:
 
     Reference: Anil et al., 2019, https://arxiv.org/abs/1901.11150
     """
-    return checked(SM3(eps, floor))
+    return checked(SM3(eps=eps, floor=floor))

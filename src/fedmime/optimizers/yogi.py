@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from fedmime.hyperparameters import Number, Value, checked, number, recipe
 from fedmime.optimizers.base import AdaptiveState, Averaging
-from fedmime.validation import NON_NEGATIVE, UNIT
+from fedmime.validation import UNIT
 from fedmime.vector import Vector
 
 
@@ -14,11 +14,7 @@ from fedmime.vector import Vector
 class Yogi(Averaging):
     """Yogi as a recipe; `yogi` explains its numbers. The statistics are m and v."""
 
-    beta1: Value = number(UNIT)
     beta2: Value = number(UNIT)
-    eps: Value = number(NON_NEGATIVE)
-    initial: Value = number(NON_NEGATIVE)
-    floor: Value = number(NON_NEGATIVE)
 
     def accumulate(self, g: Vector, s: AdaptiveState) -> Vector:
         square = g * g
@@ -42,4 +38,4 @@ def yogi(
 
     Reference: Zaheer et al., 2018, Adaptive methods for nonconvex optimization.
     """
-    return checked(Yogi(beta1, beta2, eps, initial, floor))
+    return checked(Yogi(beta1=beta1, beta2=beta2, eps=eps, initial=initial, floor=floor))

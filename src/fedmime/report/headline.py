@@ -28,6 +28,7 @@ class Headline:
     megabytes_to_target: float | None
     seconds: float | None
     worst_decile: float | None
+    epsilon: float | None = None
 
 
 COLUMNS = (  # heading, field, how it is written, which is best
@@ -38,7 +39,9 @@ COLUMNS = (  # heading, field, how it is written, which is best
     ("MB to target", "megabytes_to_target", lambda value: megabytes(None if value is None else value * 1e6), min),
     ("Time", "seconds", duration, min),
     ("Worst tenth of clients", "worst_decile", percent, max),
+    ("Privacy ε", "epsilon", lambda value: NOTHING if value is None else f"{value:.2f}", min),
 )
+_SOMETIMES = ("worst_decile", "epsilon")  # shown only where they were measured
 Column = tuple[str, str, Callable[[float | None], str], Callable[..., float]]
 
 
@@ -58,6 +61,7 @@ def headline(run: Recorded, target: float | None) -> Headline:
         megabytes_after(run, reached),
         _seconds(run),
         run.last("client_accuracy_worst_decile"),
+        run.last("epsilon"),
     )
 
 
@@ -87,9 +91,9 @@ def common_target(runs: Sequence[Recorded]) -> float | None:
 
 
 def columns(rows: Sequence[Headline]) -> list[Column]:
-    """The columns to show: that of single clients only where they were looked at."""
-    looked = any(row.worst_decile is not None for row in rows)
-    return [column for column in COLUMNS if looked or column[1] != "worst_decile"]
+    """The columns to show: those of single clients and of privacy only where they were measured."""
+    missing = [name for name in _SOMETIMES if all(getattr(row, name) is None for row in rows)]
+    return [column for column in COLUMNS if column[1] not in missing]
 
 
 def cells(rows: Sequence[Headline], target: float | None, compared: bool = True) -> list[list[tuple[str, bool]]]:
@@ -131,7 +135,10 @@ def problems(run: Recorded) -> list[str]:
     if refused := _total(run, "refused"):
         told = "client was" if refused == 1 else "clients were"
         why = "data that the model cannot take, or a reply that is not finite or exploded"
-        found.append(f"{refused:,} {told} left out of a round: {why}. The run's log.txt names them.")
+        codes = {name.removeprefix("refused_"): _total(run, name) for name in run.history if "refused_" in name}
+        each = ", ".join(f"{name.replace('_', ' ')} {number:,}" for name, number in codes.items())
+        by = f" (by reason: {each})" if each else ""
+        found.append(f"{refused:,} {told} left out of a round: {why}{by}. The run's log.txt names them.")
     losses = run.history.get("loss", np.zeros(0))
     if done and len(losses) and not np.isfinite(losses[-1]):
         found.append("The last round's training loss is not a finite number.")

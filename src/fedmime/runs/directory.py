@@ -36,29 +36,11 @@ from fedmime.runs.notes import notes, written_to
 from fedmime.validation import count, flag
 from fedmime.vector import by_place
 
-IDENTITY, CONFIG, STATUS, TIMINGS, CLIENTS, LOG = (
-    "identity.json",
-    "config.yaml",
-    "status.json",
-    "timings.jsonl",
-    "clients.json",
-    "log.txt",
-)
-LOCK, MEMORY, MODEL, BEST = "run.lock", "clients.memory", "model.safetensors", "best.safetensors"
-_OURS = (  # what a fresh start removes
-    IDENTITY,
-    CONFIG,
-    STATUS,
-    TIMINGS,
-    CLIENTS,
-    MEMORY,
-    MODEL,
-    BEST,
-    history.METRICS,
-    "checkpoints",
-    "tb",
-    LOG,
-)
+IDENTITY, CONFIG, STATUS, LOG, LOCK = "identity.json", "config.yaml", "status.json", "log.txt", "run.lock"
+TIMINGS, CLIENTS, MEMORY = "timings.jsonl", "clients.json", "clients.memory"
+MODEL, BEST, CHECKPOINTS, EVENTS = "model.safetensors", "best.safetensors", "checkpoints", "tb"
+_RESULTS = (TIMINGS, CLIENTS, MEMORY, MODEL, BEST, CHECKPOINTS, EVENTS, history.METRICS)
+_OURS = (IDENTITY, CONFIG, STATUS, LOG, *_RESULTS)  # what a fresh start removes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +159,8 @@ class RunDirectory:
             (self.path / MEMORY).unlink(missing_ok=True)
         else:
             notes.info("going on after round %d", finished)
-            state = State(finished, _rebuilt(state.server, saved, self.path))
+            server, aggregation = _rebuilt((state.server, state.aggregation), saved, self.path)
+            state = State(finished, server, aggregation=aggregation)
         if jax.tree.leaves(blank):
             indexes = {n: _index(self.checkpoints.facts(n)) for n in self.checkpoints.rounds()}
             memory = DiskMemory(blank, self.path / MEMORY, indexes.get(finished), indexes)
@@ -213,7 +196,7 @@ class RunDirectory:
             "clients": list(index),
             "slots": list(index.values()),
         }
-        for gone in self.checkpoints.save(state.round, jax.tree.leaves(jax.device_get(state.server)), facts):
+        for gone in self.checkpoints.save(state.round, _arrays(state), facts):
             if isinstance(state.memory, DiskMemory):
                 state.memory.release(gone)
 
@@ -250,7 +233,7 @@ class RunDirectory:
         if (self.path / IDENTITY).is_file():
             self._compare(facts)
         self._configuration = identity.digest(facts)
-        self.checkpoints = Checkpoints(self.path / "checkpoints", self._keep, self._configuration)
+        self.checkpoints = Checkpoints(self.path / CHECKPOINTS, self._keep, self._configuration)
 
     def _saved(self) -> Saved | None:
         """The newest sound checkpoint, after the history before it was verified against its length and digest.
@@ -308,7 +291,7 @@ class RunDirectory:
         """Open the TensorBoard writer; events after the last finished round are purged."""
         from tensorboardX import SummaryWriter
 
-        self._tb = SummaryWriter(str(self.path / "tb"), purge_step=finished + 1 if finished else None)
+        self._tb = SummaryWriter(str(self.path / EVENTS), purge_step=finished + 1 if finished else None)
         self._stack.callback(self._tb.close)
 
     def _require(self) -> None:
@@ -349,6 +332,11 @@ def _existing(path: str, flags: int) -> int:
 def _index(facts: Mapping[str, Any]) -> dict[int, int]:
     """The index of the client memory, slots by client, as a checkpoint records it."""
     return dict(zip(facts.get("clients", ()), facts.get("slots", ()), strict=True))
+
+
+def _arrays(state: State) -> list[Any]:
+    """What a checkpoint holds of a state: the arrays of the server and of the aggregator."""
+    return jax.tree.leaves(jax.device_get((state.server, state.aggregation)))
 
 
 def _rebuilt(server: Any, saved: Saved, path: Path) -> Any:

@@ -76,10 +76,12 @@ def differences(ours: Any, theirs: Any, name: str = "") -> list[str]:
         theirs: the description found in a run directory.
         name: path of the field that is compared, for the recursion.
     """
+    if isinstance(ours, list) and isinstance(theirs, list):
+        ours, theirs = dict(enumerate(ours)), dict(enumerate(theirs))
     if isinstance(ours, dict) and isinstance(theirs, dict):
         found = []
         for key in dict.fromkeys([*theirs, *ours]):
-            found += differences(ours.get(key), theirs.get(key), f"{name}.{key}" if name else key)
+            found += differences(ours.get(key), theirs.get(key), f"{name}.{key}" if name else str(key))
         return found
     return [] if ours == theirs else [f"{name}: {theirs!r} -> {ours!r}"]
 

@@ -63,11 +63,10 @@ def read_model(path: Path) -> dict[str, Any]:
         DataError: the file is damaged. CheckpointError: the model belongs to another configuration.
     """
     from safetensors import SafetensorError, safe_open
-    from safetensors.numpy import load
 
     try:
-        flat = load(path.read_bytes())
         with safe_open(path, "numpy") as file:
+            flat = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
             written = (file.metadata() or {}).get("run", "").partition(" ")[0]
     except SafetensorError as error:
         raise DataError(f"{str(path)!r} is damaged: {error}") from None

@@ -91,8 +91,15 @@ def _agree(model: str, algorithm: str, epochs: int = 1, backend: Any = "local") 
     return _error(ours, expected)
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "mime_lite", "mime", "mime_mvr", "scaffold"])
-@pytest.mark.parametrize("model", ["logistic", "mlp", "cnn", "char_lstm"])
+_SLOW = pytest.mark.slow  # large models compile for long; FedAvg and Mime take every way to a gradient there
+_LARGE = [(model, name, _SLOW) for model in ("cnn", "char_lstm") for name in ("mime_lite", "mime_mvr", "scaffold")]
+_ALL = [(model, name, ()) for model in ("logistic", "mlp") for name in ("mime_lite", "mime_mvr", "scaffold")]
+_ALL += [(model, name, ()) for model in ("logistic", "mlp", "cnn", "char_lstm") for name in ("fedavg", "mime")]
+
+
+@pytest.mark.parametrize(
+    ("model", "algorithm"), [pytest.param(model, name, marks=marks) for model, name, marks in _ALL + _LARGE]
+)
 def test_models_and_algorithms(model: str, algorithm: str, fact) -> None:
     """Dropout in the CNN, whose random numbers must be the same ones."""
     error = _agree(model, algorithm, epochs=2 if algorithm == "mime_lite" else 1)
@@ -105,11 +112,11 @@ def test_models_and_algorithms(model: str, algorithm: str, fact) -> None:
     [
         ("word_lstm", "mime", 1),
         ("mlp", "mime", 2),
-        ("cnn", "mime", 2),
-        ("char_lstm", "mime", 2),
+        pytest.param("cnn", "mime", 2, marks=_SLOW),
+        pytest.param("char_lstm", "mime", 2, marks=_SLOW),
         ("wide mlp", "mime", 1),
         ("cnn without dropout", "mime", 1),
-        ("cnn without dropout", "fedavg", 1),
+        pytest.param("cnn without dropout", "fedavg", 1, marks=_SLOW),
         ("mlp", "split", 1),
         ("mlp", "drawn", 1),
     ],
@@ -118,8 +125,17 @@ def test_other_ways_to_a_gradient(model: str, algorithm: str, epochs: int) -> No
     assert _agree(model, algorithm, epochs) <= 1e-12
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "mime"])
-@pytest.mark.parametrize("model", ["wide mlp", "cnn without dropout", "char_lstm"])
+@pytest.mark.parametrize(
+    ("model", "algorithm"),
+    [
+        ("wide mlp", "fedavg"),
+        ("wide mlp", "mime"),
+        ("cnn without dropout", "mime"),
+        ("char_lstm", "fedavg"),
+        pytest.param("cnn without dropout", "fedavg", marks=_SLOW),
+        pytest.param("char_lstm", "mime", marks=_SLOW),
+    ],
+)
 def test_single_precision_with_kernels(model: str, algorithm: str, fact) -> None:
     ours, _ = _end(model, algorithm, 1, "local", jnp.float32)
     error = _error(ours, _reference(model, algorithm, 1)[0])
@@ -137,8 +153,15 @@ def test_any_layout_gives_the_same_round(algorithm: str, backend: Local) -> None
     assert _agree("mlp", algorithm, 1, backend) <= 1e-12
 
 
-@pytest.mark.parametrize("algorithm", ["mime", "mime_lite", "scaffold"])
-@pytest.mark.parametrize("model", ["logistic", "cnn"])
+@pytest.mark.parametrize(
+    ("model", "algorithm"),
+    [
+        ("logistic", "mime"),
+        ("logistic", "mime_lite"),
+        ("logistic", "scaffold"),
+        pytest.param("cnn", "mime", marks=_SLOW),
+    ],
+)
 def test_waves_give_the_same_round(model: str, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "WAVE_BYTES", 2000)
     assert _agree(model, algorithm, 1) <= 1e-12

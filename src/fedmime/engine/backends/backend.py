@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from fedmime.aggregation.aggregator import Aggregator
+from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.abstract import Anchor
 from fedmime.algorithms.algorithm import Algorithm, Message
 from fedmime.engine.cohort import Cohort
@@ -41,6 +43,16 @@ class Work(NamedTuple):
     """Whether full gradients are asked for in this round."""
     anchor: Anchor
     """How local steps use gradient differences, so that phase 1 can keep what phase 2 needs."""
+    aggregator: Aggregator
+    """What happens to the clients' messages before they are added or combined."""
+
+    def by_steps(self, random: bool) -> bool:
+        """Whether full gradients go through the mini-batches of local steps, with the random numbers of those.
+
+        With dropout, the difference of two gradients of a mini-batch is meaningful only under the same mask. Where it
+        is possible, the mean gradient c uses these masks as well, so that corrections cancel exactly at the anchor.
+        """
+        return random and self.anchor.used and self.cohort.covers_itself
 
 
 class Factors(Protocol):
@@ -79,32 +91,48 @@ class Figures(NamedTuple):
     drift: Any
     steps: Any
     weighted_steps: Any
+    clients: Any
+    unclipped: Any
+    """Clients whose update was not clipped."""
 
 
 class Totals(NamedTuple):
     """Sums over the clients of one part of the cohort whose replies were accepted."""
 
     send: Any
-    """Σ wᵢ · Reply.send"""
+    """Σ wᵢ · Reply.send; `()` where the messages are kept."""
     add: Any
     """Σ Reply.add"""
     figures: Any
-    """[5] the sums of `Figures`, as one array, which is copied between devices faster than five."""
+    """[7] the sums of `Figures`, as one array, which is copied between devices faster than seven."""
+    kept: Kept | None = None
+    """The clients' `Reply.send`, for a combiner that needs each of them."""
+
+
+class Kept(NamedTuple):
+    """The messages of single clients, decoded, for a combiner that needs all of them at once."""
+
+    messages: Any
+    """A pytree of arrays [clients, ...]; zeros for clients that were refused."""
+    weights: Any
+    """wᵢ [clients]; zero for clients that were refused."""
 
 
 class Answer(NamedTuple):
     """What a back end answers. Arrays may still be computed on the devices; `refused` waits for them."""
 
-    gradients: tuple[Vector, ...]
-    """Σ wⱼ ∇fⱼ(point) for each point that was asked."""
-    share: float
+    gradients: tuple[Any, ...]
+    """For each point that was asked, Σ wⱼ ∇fⱼ(point), or `Kept` gradients of all clients."""
+    share: Any
     """Σ wⱼ of the clients in these sums: less than one where a client was left out."""
     totals: Totals | None
     """Sums of the replies; None where nobody trained."""
     clients: int
     """The number of members whose data could be used."""
-    refused: Callable[[], Mapping[int, str]]
+    refused: Callable[[], Mapping[int, Reason]]
     """Clients that were left out of the sums, by position in the population, each with the reason."""
+    unclipped: Any = 0
+    """Clients whose gradients were not clipped."""
 
 
 class Backend(Protocol):
@@ -137,20 +165,9 @@ class Backend(Protocol):
         """The value and the weight of every metric for each example of a batch."""
         ...
 
+    def close(self) -> None:
+        """Let go of processes and connections. The back end is not used afterwards."""
+        ...
+
 
 UNDRAWN = "an algorithm that looks at Client.pick must say so: draws = True, got draws = False"
-EXPLODED = "its update was not finite, or longer than the gate lets through"
-
-
-def covers_itself(cohort: Cohort) -> bool:
-    """Whether the full gradient is asked of the clients that train, whose mini-batches hold each example once."""
-    return cohort.each_once and all(m.steps and m.probes for m in cohort.members)
-
-
-def follows_steps(work: Work, random: bool) -> bool:
-    """Whether full gradients go through the mini-batches of local steps, with the random numbers of those.
-
-    With dropout, the difference of two gradients of a mini-batch is meaningful only under the same mask. Where it is
-    possible, the mean gradient c uses these masks as well, so that corrections cancel exactly at the anchor.
-    """
-    return random and work.anchor.used and covers_itself(work.cohort)

@@ -8,31 +8,60 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedmime.aggregation.aggregator import sender_of
+from fedmime.aggregation.encoder import GRADIENT, UPDATE
+from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.algorithm import Batch, Message, Reply
 from fedmime.engine.backends.backend import (
-    EXPLODED,
     PROBE_STREAM,
     UNDRAWN,
     Answer,
     Figures,
+    Kept,
     Problem,
     Totals,
     Work,
-    follows_steps,
 )
 from fedmime.engine.backends.randomized import draws_random_numbers
-from fedmime.engine.cohort import ClientId, Columns, first_column
+from fedmime.engine.cohort import Batches, ClientId, Cohort, Columns, Member, first_column
 from fedmime.engine.contract import check_metrics
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory
 from fedmime.errors import ClientFailed, ConfigError, FedmimeError
-from fedmime.vector import Vector, finite, norm, squared_distance, zeros
+from fedmime.vector import Vector, finite, squared_distance, zeros
+
+
+class _Loaded(NamedTuple):
+    """A member of the cohort with its data."""
+
+    place: int
+    member: Member
+    name: ClientId
+    columns: Columns
+    examples: int
+    """n, the number of rows of its columns."""
+    batches: Batches | None
+    """None for a client that does not train."""
+
+
+class _Loading(NamedTuple):
+    """A cohort whose data was looked at."""
+
+    cohort: Cohort
+    clients: list[_Loaded]
+    """Those whose data can be used."""
+    refused: list[int]
+    """The others."""
+    random: bool
+    """Whether the loss draws random numbers."""
+    by_steps: bool
+    """Whether full gradients go through the mini-batches of local steps."""
 
 
 class ReferenceBackend:
@@ -41,65 +70,84 @@ class ReferenceBackend:
     def __init__(self, problem: Problem, model: Any, intake: Intake, drift: bool) -> None:
         self.memory: ClientMemory | None = None
         self.problem, self._model, self._intake, self._drift = problem, model, intake, drift
-        self._random: bool | None = None  # whether the loss draws random numbers, known from the first client on
-        self._refused: dict[int, str] = {}
+        self._ready: dict[int, _Loading] = {}  # by round: the current one, and the next
+        self._refused: dict[int, Reason] = {}  # clients whose gradient or update the gate refused
         self._new: dict[int, Any] = {}  # what clients keep if the server accepts the round
 
     def prepare(self, work: Work) -> None:
-        """Do nothing: there is nothing to lay out."""
+        """See `Backend.prepare`."""
+        cohort, clients, refused = work.cohort, [], []
+        for place, member in enumerate(cohort.members):
+            if self._intake.refuses(cohort, place):
+                refused.append(member.client)
+                continue
+            batches = cohort.source.batches(place) if member.steps else None
+            name, columns = cohort.client_id(member.client), cohort.source.examples(place)
+            clients.append(_Loaded(place, member, name, columns, len(first_column(columns)), batches))
+        random = bool(clients) and draws_random_numbers(self.problem, self._model, clients[0].columns)
+        self._ready[work.round] = _Loading(cohort, clients, refused, random, work.by_steps(random))
 
     def ask(
         self, work: Work, points: tuple[Vector, ...] = (), message: Message | None = None, bound: Any = np.inf
     ) -> Answer:
         """See `Backend.ask`."""
-        reasons = [self._intake.refuses(work.cohort, place) for place in range(len(work.cohort.members))]
-        self._refused |= {m.client: why for m, why in zip(work.cohort.members, reasons, strict=True) if why}
-        clients = [place for place, why in enumerate(reasons) if why is None]
-        share, sums = 0.0, [zeros(point) for point in points]
-        totals: Totals | None = None
-        for place in clients:
-            member = work.cohort.members[place]
-            if points and member.probes:
-                with _stage(work.cohort.client_id(member.client), "its full gradient"):
-                    gradients = [self._full_gradient(work, place, point) for point in points]
-                share += work.gradients[place]
-                sums = [s + float(work.gradients[place]) * g for s, g in zip(sums, gradients, strict=True)]
-            if message is not None and member.steps:
-                with _stage(work.cohort.client_id(member.client), "local training"):
-                    totals = self._train(work, place, message, bound, totals)
-        return Answer(tuple(sums) if share else (), share, totals, len(clients), lambda: self._refused)
+        if work.round not in self._ready or self._ready[work.round].cohort is not work.cohort:
+            self.prepare(work)
+        loading = self._ready[work.round]
+        gradients = [_Accepted(work.aggregator.combiner.linear) for _ in points]
+        updates = _Accepted(work.aggregator.combiner.linear)
+        unclipped = 0
+        for client in loading.clients:
+            if points and client.member.probes:
+                with _stage(client.name, "its full gradient"):
+                    sent = [self._full_gradient(work, loading, client, point) for point in points]
+                    unclipped += self._send_gradients(work, client, sent, bound, gradients)
+            if message is not None and client.member.steps:
+                with _stage(client.name, "local training"):
+                    self._train(work, client, message, bound, updates)
+        share = gradients[0].weight if gradients else 0.0
+        refused = dict.fromkeys(loading.refused, Reason.DATA) | self._refused
+        return Answer(
+            tuple(accepted.collected for accepted in gradients) if share else (),
+            share,
+            updates.totals,
+            len(loading.clients),
+            lambda: refused,
+            unclipped,
+        )
 
     def settle(self, work: Work, accepted: bool) -> None:
         """See `Backend.settle`."""
         if self.memory is not None and accepted:
             self.memory = self.memory.write(list(self._new), list(self._new.values()))
         self._new, self._refused = {}, {}
+        self._ready.pop(work.round, None)
 
     def metrics(self, params: Any, batch: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """See `Backend.metrics`."""
         check_metrics(self.problem, params, batch)
         return jax.device_get(self.problem.metrics(params, {name: jnp.asarray(a) for name, a in batch.items()}))
 
-    def _full_gradient(self, work: Work, place: int, point: Vector) -> Vector:
+    def close(self) -> None:
+        """See `Backend.close`. There is nothing to let go of."""
+
+    def _full_gradient(self, work: Work, loading: _Loading, client: _Loaded, point: Vector) -> Vector:
         """∇fᵢ(point), a weighted mean over chunks of the client's examples.
 
         Chunks matter only to losses with random numbers, which draw others for each of them.
         """
-        columns = work.cohort.source.examples(place)
-        n, client = len(first_column(columns)), work.cohort.members[place].client
-        key = jax.random.fold_in(work.key, client)
-        if self._random is None:
-            self._random = draws_random_numbers(self.problem, self._model, columns)
-        if follows_steps(work, self._random):
-            rows, counts = work.cohort.source.batches(place)
+        n, key = client.examples, jax.random.fold_in(work.key, client.member.client)
+        if loading.by_steps:
+            assert client.batches is not None
+            rows, counts = client.batches
             batches = [(k, rows[k, :count]) for k, count in enumerate(counts)]
         else:
-            size = self.problem.chunk if self._random else n
+            size = self.problem.chunk if loading.random else n
             chunks = (np.arange(start, min(start + size, n)) for start in range(0, n, size))
             batches = [(PROBE_STREAM + number, chunk) for number, chunk in enumerate(chunks)]
         total = zeros(point)
         for stream, chosen in batches:
-            grad = self._grad(point, columns, chosen, jax.random.fold_in(key, stream))[1]
+            grad = self._grad(point, client.columns, chosen, jax.random.fold_in(key, stream))[1]
             total = total + len(chosen) / n * grad
         return total
 
@@ -108,32 +156,95 @@ class ReferenceBackend:
         loss, grad = jax.value_and_grad(lambda params: self.problem.loss(params, batch, key).mean())(y.tree)
         return loss, Vector(grad)
 
-    def _train(self, work: Work, place: int, message: Message, bound: Any, totals: Totals | None) -> Totals | None:
-        """Train one client and add its reply to the totals, unless the gate refuses it."""
-        member = work.cohort.members[place]
-        client = _Client(self, work, place)
+    def _send_gradients(
+        self, work: Work, client: _Loaded, sent: list[Vector], bound: Any, accepted: list[_Accepted]
+    ) -> bool:
+        """Send a client's full gradients, one at each point; whether none of them was clipped.
+
+        Only an aggregator that needs every client's own gradient lets the gate look at each of them; otherwise a sound
+        client's gradients are added as they are.
+        """
+        aggregator, index, unclipped = work.aggregator, client.member.client, True
+        if aggregator.by_client:
+            senders = [sender_of(GRADIENT, work.key, index, number) for number in range(len(sent))]
+            each = [aggregator.deliver(g, (), by, bound) for g, by in zip(sent, senders, strict=True)]
+            if reason := max(int(delivered.reason) for delivered in each):
+                self._refused[index] = Reason(reason)
+                return False
+            sent = [delivered.message for delivered in each]
+            unclipped = all(delivered.unclipped for delivered in each)
+        for part, g in zip(accepted, sent, strict=True):
+            part.add(float(work.gradients[client.place]), g)
+        return unclipped
+
+    def _train(self, work: Work, loaded: _Loaded, message: Message, bound: Any, accepted: _Accepted) -> None:
+        """Train one client and send its update, unless the gate refuses it."""
+        aggregator, index = work.aggregator, loaded.member.client
+        client = _Client(self, work, loaded)
         reply: Reply = work.algorithm.local(message, client)
-        length = norm(Vector(reply.send))
-        if not bool(jnp.isfinite(length) & (length <= bound) & finite((reply.add, reply.keep))):
-            self._refused[member.client] = EXPLODED
-            return totals
-        self._new[member.client] = jax.device_get(reply.keep)
-        w, steps = float(work.updates[place]), member.steps
-        send = jax.tree.map(lambda leaf: jnp.asarray(w, leaf.dtype) * leaf, reply.send)
-        figures = Figures(w, client.loss, client.drift, steps, w * steps)
-        each = Totals(send, reply.add, jnp.stack([jnp.asarray(figure, float) for figure in figures]))
-        return each if totals is None else jax.tree.map(lambda a, b: a + b, totals, each)
+        sender = sender_of(UPDATE, work.key, index)
+        delivered = aggregator.deliver((reply.send, reply.add), client.residual, sender, bound)
+        send, add = delivered.message
+        keep = (reply.keep, delivered.residual) if aggregator.feedback else reply.keep
+        if reason := int(delivered.reason) if finite(reply.keep) else Reason.NOT_FINITE:
+            self._refused[index] = Reason(reason)
+            return
+        self._new[index] = jax.device_get(keep)
+        w, steps = float(work.updates[loaded.place]), loaded.member.steps
+        figures = Figures(w, client.loss, client.drift, steps, w * steps, 1, delivered.unclipped)
+        accepted.add(w, send, add, jnp.stack([jnp.asarray(figure, float) for figure in figures]))
+
+
+class _Accepted:
+    """The messages of one kind that the gate has accepted: their weighted sum, or for a combiner that is not linear
+    all of them.
+    """
+
+    def __init__(self, linear: bool) -> None:
+        self._linear, self.weight = linear, 0.0
+        self._messages: list[Any] = []
+        self._weights: list[float] = []
+        self._sum: Any = None
+        self._beside: Any = None  # sums of what is not weighted
+
+    def add(self, w: float, message: Any, *beside: Any) -> None:
+        self.weight += w
+        self._beside = beside if self._beside is None else jax.tree.map(jnp.add, self._beside, beside)
+        if self._linear:
+            term = jax.tree.map(lambda leaf: jnp.asarray(w, leaf.dtype) * leaf, message)
+            self._sum = term if self._sum is None else jax.tree.map(jnp.add, self._sum, term)
+        else:
+            self._messages.append(message)
+            self._weights.append(w)
+
+    @property
+    def collected(self) -> Any:
+        """Σ w·message, or `Kept` messages."""
+        if self._linear:
+            return self._sum
+        return Kept(jax.tree.map(lambda *leaves: jnp.stack(leaves), *self._messages), jnp.asarray(self._weights))
+
+    @property
+    def totals(self) -> Totals | None:
+        """What was collected of updates; None if there was none."""
+        if self._beside is None:
+            return None
+        add, figures = self._beside
+        if self._linear:
+            return Totals(self._sum, add, figures)
+        return Totals((), add, figures, self.collected)
 
 
 class _Client:
     """A client as `Algorithm.local` sees it."""
 
-    def __init__(self, backend: ReferenceBackend, work: Work, place: int) -> None:
-        member = work.cohort.members[place]
-        self._columns, self._batches = work.cohort.source.examples(place), work.cohort.source.batches(place)
+    def __init__(self, backend: ReferenceBackend, work: Work, loaded: _Loaded) -> None:
+        assert loaded.batches is not None
+        member, self._columns, self._batches = loaded.member, loaded.columns, loaded.batches
         self._key = jax.random.fold_in(work.key, member.client)
         self._grad, self._watch_drift = backend._grad, backend._drift
-        self.kept = backend.memory.read([member.client])[0] if backend.memory is not None else ()
+        kept: Any = backend.memory.read([member.client])[0] if backend.memory is not None else ()
+        self.kept, self.residual = kept if work.aggregator.feedback else (kept, ())
         self.steps = jnp.asarray(member.steps)
         self._draws, self._own_pick = work.algorithm.draws, work.pick - member.before
         self.loss, self.drift = jnp.zeros(()), jnp.zeros(())

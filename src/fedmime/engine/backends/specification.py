@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from fedmime.engine.backends.backend import Backend, Problem
 from fedmime.engine.intake import Intake
 from fedmime.errors import ConfigError
-from fedmime.validation import quote
+from fedmime.validation import POSITIVE, count, quote, real
 
 
 class Expected(NamedTuple):
@@ -71,8 +71,51 @@ class Reference:
         return ReferenceBackend(problem, model, needs.intake or Intake(problem.check), needs.drift)
 
 
+@dataclasses.dataclass(frozen=True)
+class Ray:
+    """Worker processes of Ray; see `ray`. In a `with` block, runs share workers, which stay until its end."""
+
+    workers: int = 2
+    address: str | None = None
+    cores_per_worker: int = 1
+    deadline: float = 600.0
+
+    def __post_init__(self) -> None:
+        count("ray", "workers", self.workers, least=1)
+        count("ray", "cores_per_worker", self.cores_per_worker, least=1)
+        real("ray", "deadline", self.deadline, POSITIVE)
+        if self.address is not None and (not isinstance(self.address, str) or not self.address):
+            raise ConfigError(f"ray: address must be a cluster's, such as '10.0.0.1:6379', got {quote(self.address)}")
+
+    def start(self, problem: Problem, model: Any, needs: Needs = NO_NEEDS) -> Backend:
+        """See `Specification.start`. Processes start when the first round needs them."""
+        from fedmime.engine.backends.ray import cluster
+        from fedmime.engine.backends.ray.driver import RayBackend
+
+        cluster.check(self.address)
+        return RayBackend(problem, model, needs, self._options)
+
+    def __enter__(self) -> Self:
+        from fedmime.engine.backends.ray import cluster, crew
+
+        cluster.check(self.address)
+        crew.keep(self._options)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        from fedmime.engine.backends.ray import crew
+
+        crew.let_go(self._options)
+
+    @property
+    def _options(self) -> Any:
+        from fedmime.engine.backends.ray.crew import Options
+
+        return Options(self.workers, self.address, self.cores_per_worker, float(self.deadline))
+
+
 Choice = str | Specification
-NAMES = ("local", "reference")
+NAMES = ("local", "reference", "ray")
 
 
 def local(devices: int | None = None) -> Local:
@@ -85,6 +128,21 @@ def reference() -> Reference:
     return Reference()
 
 
+def ray(workers: int = 2, address: str | None = None, cores_per_worker: int = 1, deadline: float = 600.0) -> Ray:
+    """Worker processes of Ray, on this machine or on a private cluster, for runs that outgrow one process.
+
+    Numbers do not depend on which worker computes what, but on `workers` and `cores_per_worker`, as those of `local` do
+    on the number of devices: in the last bits.
+
+    Args:
+        workers: how many workers, and parts of a cohort.
+        address: of a running cluster, such as `"10.0.0.1:6379"`; by default a Ray is started here for the run.
+        cores_per_worker: cores, and devices of JAX, of every worker.
+        deadline: seconds after which a worker that does not answer is replaced, and its part given to another one.
+    """
+    return Ray(workers, address, cores_per_worker, deadline)
+
+
 def chosen(owner: str, backend: Choice, devices: int | None) -> Specification:
     """The back end that an argument names; `devices` is a short way to `local(devices)`."""
     if backend == "local":
@@ -93,6 +151,8 @@ def chosen(owner: str, backend: Choice, devices: int | None) -> Specification:
         raise ConfigError(f"{owner}: devices is an option of backend='local', got devices={devices!r}")
     if backend == "reference":
         return Reference()
+    if backend == "ray":
+        return Ray()
     if isinstance(backend, str) or not callable(getattr(backend, "start", None)):
         names = ", ".join(map(repr, NAMES))
         raise ConfigError(f"{owner}: backend must be one of {names} or come from fm.backends, got {quote(backend)}")

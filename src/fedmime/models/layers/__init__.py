@@ -16,7 +16,7 @@ Hessian-vector products taken forward over reverse work; `jax.jvp` of the functi
 """
 
 from fedmime.models.layers.convolution import conv2d
-from fedmime.models.layers.linear import dense, embedding, outer_sum, passed_on
+from fedmime.models.layers.linear import dense, embedding, outer_sum
 from fedmime.models.layers.noise import dropout
 from fedmime.models.layers.pooling import max_pool2x2
 from fedmime.models.layers.recurrence import lstm
@@ -29,5 +29,4 @@ __all__ = [
     "lstm",
     "max_pool2x2",
     "outer_sum",
-    "passed_on",
 ]

@@ -7,13 +7,11 @@ gradients (Hessian-vector products) work for all of them.
 
 from __future__ import annotations
 
-import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import jax
-
-Pair = tuple[jax.Array, jax.Array]  # (a, b) or their tangents
 
 
 def bilinear(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
@@ -23,24 +21,12 @@ def bilinear(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         function: linear in the array a and in the array b. Further arguments, such as the padding, are constants and
             must be hashable.
     """
+    fixed = range(2, len(inspect.signature(function).parameters))
+    apply = jax.custom_jvp(function, nondiff_argnums=tuple(fixed))
 
-    @functools.cache
-    def at(*fixed: Any) -> Callable[[jax.Array, jax.Array], jax.Array]:
-        """The differentiable function for fixed further arguments, cached so that JAX traces it once."""
+    @apply.defjvp
+    def derivative(*arguments: Any) -> tuple[jax.Array, jax.Array]:
+        *fixed, (a, b), (da, db) = arguments
+        return apply(a, b, *fixed), apply(da, b, *fixed) + apply(a, db, *fixed)
 
-        @jax.custom_jvp
-        def apply(a: jax.Array, b: jax.Array) -> jax.Array:
-            return function(a, b, *fixed)
-
-        @apply.defjvp
-        def derivative(point: Pair, tangent: Pair) -> Pair:
-            (a, b), (da, db) = point, tangent
-            return apply(a, b), apply(da, b) + apply(a, db)
-
-        return apply
-
-    @functools.wraps(function)
-    def call(a: jax.Array, b: jax.Array, *fixed: Any) -> jax.Array:
-        return at(*fixed)(a, b)
-
-    return call
+    return apply

@@ -8,8 +8,6 @@ convolutions. Where `fedmime.kernels` has a kernel, it runs instead of XLA's rou
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -19,6 +17,8 @@ from jax import lax
 from fedmime.kernels import ops
 from fedmime.kernels.ops import Padding
 from fedmime.models.layers.bilinear import bilinear
+
+Pair = tuple[jax.Array, jax.Array]
 
 
 def conv2d(
@@ -39,7 +39,7 @@ def conv2d(
         raise ValueError(f"conv2d: padding must be 'VALID' or 'SAME', got {padding!r}")
     height, width = w.shape[:2]
     pads = ((0, 0), (0, 0)) if padding == "VALID" else (_same(height), _same(width))
-    z = _convolution(pads)(x, w)
+    z = _convolution(x, w, pads)
     return z if b is None else z + b
 
 
@@ -54,23 +54,19 @@ def _plain(x: jax.Array, kernel: jax.Array, pads: Padding) -> jax.Array:
     return ops.convolve(x, kernel, pads)
 
 
-@functools.cache
-def _convolution(pads: Padding) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """The convolution with given padding, with the backward pass of this module."""
+def _forward(x: jax.Array, w: jax.Array, pads: Padding) -> tuple[jax.Array, Pair]:
+    """The convolution, and what the backward pass needs."""
+    return _plain(x, w, pads), (x, w)
 
-    @jax.custom_vjp
-    def convolve(x: jax.Array, w: jax.Array) -> jax.Array:
-        return _plain(x, w, pads)
 
-    def forward(x: jax.Array, w: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        return _plain(x, w, pads), (x, w)
+def _backward(pads: Padding, saved: Pair, d: jax.Array) -> Pair:
+    """The cotangents of x and w for the cotangent d of the output."""
+    x, w = saved
+    return input_gradient(d, w, pads), kernel_gradient(x, d, pads)
 
-    def backward(saved: tuple[jax.Array, jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
-        x, w = saved
-        return input_gradient(d, w, pads), kernel_gradient(x, d, pads)
 
-    convolve.defvjp(forward, backward)
-    return convolve
+_convolution = jax.custom_vjp(_plain, nondiff_argnums=(2,))  # the padding is no array
+_convolution.defvjp(_forward, _backward)
 
 
 def input_gradient(d: jax.Array, kernel: jax.Array, pads: Padding) -> jax.Array:
@@ -92,8 +88,3 @@ def kernel_gradient(x: jax.Array, d: jax.Array, pads: Padding) -> jax.Array:
     It is x convolved with d, where channels take the place of the batch and the batch that of the channels.
     """
     return ops.kernel_gradient(x, d, pads)
-
-
-def kernel_gradients(x: jax.Array, d: jax.Array, pads: Padding = ((0, 0), (0, 0))) -> jax.Array:
-    """The cotangent of the kernel for every example separately: [batch, height, width, in, out]."""
-    return ops.kernel_gradients(x, d, pads)

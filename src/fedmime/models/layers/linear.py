@@ -1,7 +1,8 @@
 """The dense layer and the embedding table.
 
-The three matrix products of a dense layer (outputs, cotangents of the inputs, weight gradient) run as C kernels on a
-CPU. Each of them is bilinear, and `dense` combines them into a layer with its own backward pass.
+Two of the three matrix products of a dense layer, its outputs and its weight gradient, run as C kernels on a CPU. They
+are bilinear, and `dense` combines them and the third, the cotangents of the inputs, into a layer with its own backward
+pass.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from fedmime.kernels import ops
-from fedmime.models.layers.bilinear import Pair, bilinear
+from fedmime.models.layers.bilinear import bilinear
+
+Pair = tuple[jax.Array, jax.Array]
 
 
 def dense(x: jax.Array, w: jax.Array, b: jax.Array | None = None) -> jax.Array:
@@ -45,7 +48,7 @@ def _matmul_forward(x: jax.Array, w: jax.Array) -> tuple[jax.Array, Pair]:
 def _matmul_backward(saved: Pair, d: jax.Array) -> Pair:
     """The cotangents of x and w for the cotangent d [n, out] of the product."""
     x, w = saved
-    return passed_on(d, w), outer_sum(d, x)
+    return d @ w, outer_sum(d, x)
 
 
 _matmul.defvjp(_matmul_forward, _matmul_backward)
@@ -55,12 +58,6 @@ _matmul.defvjp(_matmul_forward, _matmul_backward)
 def inner_products(x: jax.Array, w: jax.Array) -> jax.Array:
     """The product x wᵀ [n, out] for x [n, in] and w [out, in]: the outputs of a `dense` layer without biases."""
     return ops.inner_products(x, w)
-
-
-@bilinear
-def passed_on(d: jax.Array, w: jax.Array) -> jax.Array:
-    """The product d w [n, in] for d [n, out] and w [out, in]: the cotangent of a `dense` layer's input."""
-    return ops.products(d, w)
 
 
 @bilinear

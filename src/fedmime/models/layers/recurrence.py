@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from fedmime.kernels import ops
-from fedmime.models.layers.linear import inner_products, outer_sum, passed_on
+from fedmime.models.layers.linear import inner_products, outer_sum
 
 Pair = tuple[jax.Array, jax.Array]
 Triple = tuple[jax.Array, jax.Array, jax.Array]
@@ -43,7 +43,7 @@ def lstm(x: jax.Array, w: jax.Array, u: jax.Array, b: jax.Array) -> jax.Array:
 
 def _run(x: jax.Array, w: jax.Array, u: jax.Array, b: jax.Array) -> Triple:
     """Outputs h and cells c [time, batch, hidden], and the activated gates [time, batch, 4 hidden]."""
-    return _unroll(passed_on(_flat(x), w).reshape(*x.shape[:2], -1), u, b)
+    return _unroll((_flat(x) @ w).reshape(*x.shape[:2], -1), u, b)
 
 
 @jax.custom_jvp
@@ -59,36 +59,24 @@ def _unroll_jvp(point: Triple, tangent: Triple) -> tuple[Triple, Triple]:
 
 
 def _unroll_xla(z: jax.Array, u: jax.Array, b: jax.Array) -> Triple:
-    """The loop over time in JAX. The activated gates overwrite z, so that no second array of that size is needed."""
-    batch, hidden = z.shape[1], u.shape[0]
-    half = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], z.dtype), hidden)
-    offset = np.repeat(np.array([0.5, 0.5, 0.0, 0.5], z.dtype), hidden)
+    """The loop over time in JAX."""
+    half = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], z.dtype), len(u))
+    offset = np.repeat(np.array([0.5, 0.5, 0.0, 0.5], z.dtype), len(u))
 
-    def step(t: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    def step(before: Pair, z: jax.Array) -> tuple[Pair, Triple]:
         """One time step: the gates, the new cell and the new output.
 
         `half` and `offset` turn tanh into sigmoid for i, f, o.
         """
-        h, c, buffer, outputs, cells = carry
-        gates = jnp.tanh((_at(buffer, t) + b + h @ u) * half) * half + offset
+        h, c = before
+        gates = jnp.tanh((z + b + h @ u) * half) * half + offset
         i, f, g, o = jnp.split(gates, 4, axis=-1)
         c = f * c + i * g
         h = o * jnp.tanh(c)
-        return h, c, _put(buffer, gates, t), _put(outputs, h, t), _put(cells, c, t)
+        return (h, c), (h, c, gates)
 
-    zero, blank = jnp.zeros((batch, hidden), z.dtype), jnp.zeros((*z.shape[:2], hidden), z.dtype)
-    _, _, gates, h, c = lax.fori_loop(0, len(z), step, (zero, zero, z, blank, blank))  # gates overwrite z
-    return h, c, gates
-
-
-def _at(a: jax.Array, t: jax.Array) -> jax.Array:
-    """The entry of an array at time t."""
-    return lax.dynamic_index_in_dim(a, t, 0, keepdims=False)
-
-
-def _put(a: jax.Array, new: jax.Array, t: jax.Array) -> jax.Array:
-    """The array with its entry at time t replaced."""
-    return lax.dynamic_update_index_in_dim(a, new, t, 0)
+    zero = jnp.zeros((z.shape[1], len(u)), z.dtype)
+    return lax.scan(step, (zero, zero), z)[1]
 
 
 def _forward(x: jax.Array, w: jax.Array, u: jax.Array, b: jax.Array) -> tuple[jax.Array, Saved]:
@@ -101,8 +89,7 @@ def _backward(saved: Saved, d: jax.Array) -> tuple[jax.Array, jax.Array, jax.Arr
     """The cotangents of x, w, u and b for the cotangent d [time, batch, hidden] of the outputs."""
     x, w, u, h, c, gates = saved
     dz = _flat(_unroll_backward(d, gates, c, u))
-    before = jnp.concatenate([jnp.zeros_like(h[:1]), h[:-1]])
-    dx, dw, du = inner_products(dz, w), outer_sum(_flat(x), dz), outer_sum(_flat(before), dz)
+    dx, dw, du = inner_products(dz, w), outer_sum(_flat(x), dz), outer_sum(_flat(_before(h)), dz)
     return dx.reshape(x.shape), dw, du, dz.sum(0)
 
 
@@ -128,24 +115,28 @@ def _unroll_backward_jvp(point: Quadruple, tangent: Quadruple) -> Pair:
 
 def _unroll_backward_xla(d: jax.Array, gates: jax.Array, c: jax.Array, u: jax.Array) -> jax.Array:
     """The backward loop in JAX."""
-    # XLA repacks a transposed right operand at every step; over many steps one transposed copy is cheaper.
-    ut = lax.optimization_barrier(u.T) if len(d) >= 32 else None
+    # XLA repacks a transposed right operand at every step; one transposed copy for all steps is cheaper.
+    transposed = lax.optimization_barrier(u.T)
 
-    def step(carry: Pair, now: tuple[jax.Array, ...]) -> tuple[Pair, jax.Array]:
+    def step(carry: Pair, now: Quadruple) -> tuple[Pair, jax.Array]:
         """One time step backwards; the carry are the cotangents of h and c that come from the next step."""
         dh, dc = carry
-        d, gates, t = now
-        before = jnp.where(t > 0, _at(c, jnp.maximum(t - 1, 0)), 0)
+        d, gates, c, before = now
         i, f, g, o = jnp.split(gates, 4, axis=-1)
-        tanh_c = jnp.tanh(_at(c, t))
+        tanh_c = jnp.tanh(c)
         dh = dh + d
         dc = dc + dh * o * (1 - tanh_c * tanh_c)
         dz = [dc * g * i * (1 - i), dc * before * f * (1 - f), dc * i * (1 - g * g), dh * tanh_c * o * (1 - o)]
         dz = jnp.concatenate(dz, axis=-1)
-        return (inner_products(dz, u) if ut is None else dz @ ut, dc * f), dz
+        return (dz @ transposed, dc * f), dz
 
     zero = jnp.zeros(d.shape[1:], d.dtype)
-    return lax.scan(step, (zero, zero), (d, gates, jnp.arange(len(d))), reverse=True)[1]
+    return lax.scan(step, (zero, zero), (d, gates, c, _before(c)), reverse=True)[1]
+
+
+def _before(a: jax.Array) -> jax.Array:
+    """The array [time, ...] one time step earlier, zeros at the first step."""
+    return jnp.concatenate([jnp.zeros_like(a[:1]), a[:-1]])
 
 
 def _flat(a: jax.Array) -> jax.Array:

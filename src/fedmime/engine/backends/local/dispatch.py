@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.algorithm import Message
 from fedmime.compilation import prepare
-from fedmime.engine.backends.backend import EXPLODED, Answer, Problem, Work, covers_itself, follows_steps
+from fedmime.engine.backends.backend import Answer, Kept, Problem, Totals, Work
 from fedmime.engine.backends.local import programs
 from fedmime.engine.backends.local.devices import REPLICATED, SHARDED, add_parts, lanes, mesh, replicate, shard
 from fedmime.engine.backends.local.layout import Layout, Loaded, Tables
@@ -25,10 +26,12 @@ from fedmime.engine.cohort import Cohort, Columns, first_column
 from fedmime.engine.contract import check_metrics
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory
+from fedmime.errors import ConfigError
 from fedmime.vector import Vector, nbytes
 
 WAVE_BYTES = 512 << 20  # of examples that are on the devices at the same time
 CACHE_BYTES = 4 << 30  # of gradients that one round may keep for its local steps
+KEPT_BYTES = 4 << 30  # of messages that one round may keep for a combiner that needs all of them
 
 
 class Wave(NamedTuple):
@@ -38,6 +41,8 @@ class Wave(NamedTuple):
     tables: Tables
     clients: list[list[int]]
     """The clients that each lane trains, in order."""
+    asked: list[list[int]]
+    """The clients that each lane asks for gradients, in order."""
 
 
 class Laid(NamedTuple):
@@ -48,8 +53,8 @@ class Laid(NamedTuple):
     """Places in the cohort of the members of each wave; nearly always one wave."""
     wave: Wave | None
     """The only wave, laid out on the devices; None where there are several."""
-    refused: dict[int, str]
-    """Clients whose data cannot be used, each with the reason."""
+    refused: list[int]
+    """Clients whose data cannot be used."""
     share: float
     """The sum of the gradient shares of all others."""
     clients: int
@@ -97,7 +102,8 @@ class LocalBackend:
         self._laid: dict[int, Laid] = {}  # by round: the current one, and the next, which is laid out meanwhile
         self._kind: tuple[bool, int] | None = None  # see _look
         self._at_anchor: Any = ()  # what the gradients of this round kept for its local steps
-        self._trained: list[tuple[Wave, Any, jax.Array]] = []  # waves with what their clients keep and who was refused
+        self._trained: list[tuple[Wave, programs.Gathered]] = []  # waves with what their clients keep
+        self._judged: list[tuple[list[Slot], Any]] = []  # clients with the reasons to refuse them, of both phases
 
     def prepare(self, work: Work) -> None:
         """See `Backend.prepare`."""
@@ -108,19 +114,24 @@ class LocalBackend:
     ) -> Answer:
         """See `Backend.ask`."""
         laid = self._lay_out(work)
-        gradients = self._gradients(work, laid, points) if points and laid.share else ()
+        check_kept(work, self._model)
+        aggregator, bound = replicate((work.aggregator, jnp.asarray(bound)), self._mesh)
+        work = work._replace(aggregator=aggregator)
+        gradients, share, unclipped = (), laid.share, 0
+        if points and laid.share:
+            gradients, share, unclipped = self._gradients(work, laid, points, bound)
         totals = self._train(work, laid, message, bound) if message is not None and laid.trains else None
-        refused = functools.partial(_refused, laid.refused, self._trained)
-        return Answer(gradients, laid.share, totals, laid.clients, refused)
+        refused = functools.partial(_refused, laid.refused, self._judged)
+        return Answer(gradients, share, totals, laid.clients, refused, unclipped)
 
     def settle(self, work: Work, accepted: bool) -> None:
         """See `Backend.settle`."""
-        trained, self._trained, self._at_anchor = self._trained, [], ()
+        trained, self._trained, self._judged, self._at_anchor = self._trained, [], [], ()
         if self.memory is None or not accepted:
             return
-        for wave, kept, refused in trained:
-            new, left_out = jax.device_get((kept, refused))
-            good = [(client, slot) for client, slot in _slots(wave) if not left_out[slot]]
+        for wave, gathered in trained:
+            new, left_out = jax.device_get((gathered.kept, gathered.refused))
+            good = [(client, slot) for client, slot in _slots(wave.clients) if not left_out[slot]]
             values = [jax.tree.map(lambda leaf, slot=slot: leaf[slot], new) for _, slot in good]
             self.memory = self.memory.write([client for client, _ in good], values)
 
@@ -132,34 +143,67 @@ class LocalBackend:
         found = jax.device_get(_metrics(self.problem, replicate(params, self._mesh), padded, self._mesh))
         return jax.tree.map(lambda values: values[:n], found)
 
-    def _gradients(self, work: Work, laid: Laid, points: tuple[Vector, ...]) -> tuple[Vector, ...]:
-        points = replicate(points, self._mesh)
-        parts = []
-        for wave in self._waves(work, laid):
-            part, self._at_anchor = programs.gradients(
-                self.problem, points, wave.pool, wave.tables, work.key, laid.options
-            )
-            parts.append(part)
-        return add_parts(parts, self._mesh)
+    def close(self) -> None:
+        """See `Backend.close`. Memory of the devices is freed with the back end itself."""
 
-    def _train(self, work: Work, laid: Laid, message: Message, bound: Any) -> Any:
-        message, bound = replicate((message, jnp.asarray(bound)), self._mesh)
-        parts, self._trained = [], []
+    def _gradients(self, work: Work, laid: Laid, points: tuple[Vector, ...], bound: Any) -> tuple[Any, Any, Any]:
+        """The gradients of `Answer`, their share, and how many clients were not clipped."""
+        points = replicate(points, self._mesh)
+        parts, waves = [], []
+        for wave in self._waves(work, laid):
+            sums, gathered = programs.gradients(
+                self.problem, work.aggregator, points, wave.pool, wave.tables, work.key, bound, laid.options
+            )
+            self._at_anchor = gathered.kept
+            parts.append(sums)
+            waves.append((wave.asked, wave.tables.asked_shares, gathered))
+            if work.aggregator.by_client:
+                self._judged.append((_slots(wave.asked), gathered.refused))
+        gradients, (weight, unclipped) = add_parts(parts, self._mesh)
+        if not work.aggregator.by_client:
+            return gradients, laid.share, 0
+        if not work.aggregator.combiner.linear:
+            kept = self._gathered(work, waves)
+            gradients = tuple(Kept(messages, kept.weights) for messages in kept.messages)
+        return gradients, weight, unclipped
+
+    def _train(self, work: Work, laid: Laid, message: Message, bound: Any) -> Totals:
+        message = replicate(message, self._mesh)
+        parts, waves, self._trained = [], [], []
         for wave in self._waves(work, laid):
             at_anchor, self._at_anchor = self._at_anchor, ()
-            totals, (new, refused) = programs.training(
-                self.problem, work.algorithm, message, at_anchor, self._kept(wave), wave.pool, wave.tables,
-                work.key, work.pick, bound, laid.options,
+            totals, gathered = programs.training(
+                self.problem, work.algorithm, work.aggregator, message, at_anchor, self._kept(wave), wave.pool,
+                wave.tables, work.key, work.pick, bound, laid.options,
             )  # fmt: skip
             parts.append(totals)
-            self._trained.append((wave, new, refused))
-        return add_parts(parts, self._mesh)
+            waves.append((wave.clients, wave.tables.shares, gathered))
+            self._trained.append((wave, gathered))
+            self._judged.append((_slots(wave.clients), gathered.refused))
+        totals: Totals = add_parts(parts, self._mesh)
+        return totals if work.aggregator.combiner.linear else totals._replace(kept=self._gathered(work, waves))
+
+    def _gathered(self, work: Work, waves: Sequence[tuple[list[list[int]], jax.Array, programs.Gathered]]) -> Kept:
+        """The messages of all clients of all waves on the first device, with the weights of those accepted.
+
+        They are in the order of the cohort on any layout: Krum takes the first of equal scores.
+        """
+        places = {member.client: place for place, member in enumerate(work.cohort.members)}
+        ranks = []
+        for clients, shares, _ in waves:
+            rank = np.full(shares.shape, len(places))
+            for client, slot in _slots(clients):
+                rank[slot] = places[client]
+            ranks.append(rank.ravel())
+        order = np.argsort(np.concatenate(ranks), kind="stable")
+        collected = [(shares, gathered.refused, gathered.messages) for _, shares, gathered in waves]
+        return _gather(*jax.device_put((collected, order), self._mesh.devices.flat[0]))
 
     def _kept(self, wave: Wave) -> Any:
         """What the clients of a wave have kept, as arrays [lanes, clients, ...]."""
         if self.memory is None:
             return ()
-        slots, shape = _slots(wave), wave.tables.shares.shape
+        slots, shape = _slots(wave.clients), wave.tables.shares.shape
         values = self.memory.read([client for client, _ in slots])
         table = jax.tree.map(lambda leaf: np.zeros((*shape, *np.shape(leaf)), leaf.dtype), values[0])
         for (_, slot), value in zip(slots, values, strict=True):
@@ -176,10 +220,10 @@ class LocalBackend:
 
     def _admit(self, work: Work) -> Laid:
         """Look at the clients' data, and lay those out that can be used."""
-        cohort, refused, places = work.cohort, {}, []
+        cohort, refused, places = work.cohort, [], []
         for place, member in enumerate(cohort.members):
-            if reason := self._intake.refuses(cohort, place):
-                refused[member.client] = reason
+            if self._intake.refuses(cohort, place):
+                refused.append(member.client)
             else:
                 places.append(place)
         if self._kind is None and places:
@@ -212,14 +256,14 @@ class LocalBackend:
         if anchor.point is not None and groups == 1 and all(m.probes for m in cohort.training):
             if self.problem.factors is not None:
                 at_anchor = "factors"
-            elif covers_itself(cohort) and nbytes(self._model) * cohort.steps <= CACHE_BYTES:
+            elif cohort.covers_itself and nbytes(self._model) * cohort.steps <= CACHE_BYTES:
                 at_anchor = "cache"
         return programs.Options(
             self._mesh,
             self._layout.lanes // self._mesh.size,
-            self._layout.chunk,
+            self._layout.chunk_of(work, random),
             at_anchor,
-            follows_steps(work, random),
+            work.by_steps(random),
             anchor.point,
             anchor.start,
             self._drift,
@@ -246,8 +290,10 @@ class LocalBackend:
             batches = source.batches(place) if m.steps else None
             length = m.size if lengths is None else lengths[i]
             loaded.append(Loaded(place, m.client, length, starts[i], batches, m.probes, m.before))
-        tables, training = self._layout.tables(work, loaded, by_client=laid.random)
-        return Wave(pool, shard(tables, self._mesh), [[m.client for m in lane] for lane in training])
+        tables, lanes = self._layout.tables(work, loaded, random=laid.random)
+        clients = [[m.client for m in lane if m.steps] for lane in lanes]
+        asked = [[m.client for m in lane if m.probes] for lane in lanes]
+        return Wave(pool, shard(tables, self._mesh), clients, asked)
 
     def _copied(self, columns: Sequence[Columns]) -> tuple[Mapping[str, jax.Array], list[int], list[int]]:
         """The examples of some clients one after another on the devices, where those of each begin, and how many."""
@@ -259,6 +305,17 @@ class LocalBackend:
             pool[name] = np.empty((size, *like.shape[1:]), like.dtype)  # no table points at the rows left unfilled
             np.concatenate([c[name] for c in columns], out=pool[name][:end])
         return replicate(pool, self._mesh), starts, lengths
+
+
+def check_kept(work: Work, model: Any) -> None:
+    """Refuse a cohort whose messages cannot all be kept, before anything is computed."""
+    size = len(work.cohort.members) * nbytes(model) * max(work.anchor.points, 1)
+    if not work.aggregator.combiner.linear and size > KEPT_BYTES:
+        name = type(work.aggregator.combiner).__name__
+        raise ConfigError(
+            f"aggregation: {name} keeps the messages of all {len(work.cohort.members)} clients, {size:,} bytes; "
+            f"accepted are at most {KEPT_BYTES:,}: lower the cohort, or clip and take the mean"
+        )
 
 
 def _groups(places: Sequence[int], nbytes_each: Sequence[int]) -> list[list[int]]:
@@ -274,18 +331,29 @@ def _groups(places: Sequence[int], nbytes_each: Sequence[int]) -> list[list[int]
     return groups
 
 
-def _slots(wave: Wave) -> list[tuple[int, tuple[int, int]]]:
-    """The clients of a wave, each with its place (lane, number) in arrays [lanes, clients, ...]."""
-    return [(client, (i, j)) for i, lane in enumerate(wave.clients) for j, client in enumerate(lane)]
+Slot = tuple[int, tuple[int, int]]
 
 
-def _refused(before: Mapping[int, str], trained: Sequence[tuple[Wave, Any, jax.Array]]) -> dict[int, str]:
-    """Clients that were left out, by their data or by their reply."""
-    found = dict(before)
-    for wave, _, refused in trained:
-        flags = np.asarray(refused)
-        found |= {client: EXPLODED for client, slot in _slots(wave) if flags[slot]}
+def _slots(clients: Sequence[Sequence[int]]) -> list[Slot]:
+    """The clients of every lane, each with its place (lane, number) in arrays [lanes, clients, ...]."""
+    return [(client, (i, j)) for i, lane in enumerate(clients) for j, client in enumerate(lane)]
+
+
+def _refused(unusable: Sequence[int], judged: Sequence[tuple[list[Slot], Any]]) -> dict[int, Reason]:
+    """Clients that were left out, by their data or by a message of theirs, with the reason."""
+    found = dict.fromkeys(unusable, Reason.DATA)
+    for slots, reasons in judged:
+        codes = np.asarray(reasons)
+        found |= {client: Reason(codes[slot]) for client, slot in slots if codes[slot]}
     return found
+
+
+@jax.jit
+def _gather(waves: list[tuple[jax.Array, jax.Array, Any]], order: jax.Array) -> Kept:
+    """Join arrays [lanes, clients, ...] of all waves to arrays [clients, ...] in a given order."""
+    joined = lambda *leaves: jnp.concatenate([leaf.reshape(-1, *leaf.shape[2:]) for leaf in leaves])[order]
+    weights = joined(*(jnp.where(refused == Reason.ACCEPTED, shares, 0) for shares, refused, _ in waves))
+    return Kept(jax.tree.map(joined, *(messages for _, _, messages in waves)), weights)
 
 
 @functools.partial(jax.jit, static_argnames=("problem", "mesh"))

@@ -160,27 +160,66 @@ def loss_at_anchor(examples: Examples, at_anchor: AtAnchor) -> jax.Array:
     return _weighted(at_anchor.losses[examples.rows], examples)
 
 
-def full_gradient(lane: Lane, point: Vector) -> Vector:
-    """The lane's part of the mean full gradient: large batches over the union of its clients' examples."""
+class Part(NamedTuple):
+    """Consecutive chunks and clients of a lane: all of them, or those of one client."""
+
+    chunks: tuple[Any, Any]
+    """The first chunk, and the one after the last."""
+    clients: tuple[Any, Any]
+    """The first client that trains, and the one after the last."""
+
+
+def whole(lane: Lane) -> Part:
+    """All of a lane."""
+    return Part((0, lane.tables.lengths[0]), (0, lane.tables.lengths[1]))
+
+
+def full_gradient(lane: Lane, point: Vector, part: Part, how: str | None, kept: Any) -> tuple[Vector, Any]:
+    """A part's share of the mean full gradient at a point, and what is kept of the gradients there.
+
+    Args:
+        how: `None` takes large batches over the union of the clients' examples, `factors` does the same and keeps the
+            factors of every example; `steps` goes through the clients' own mini-batches, of which every example is in
+            exactly one, and `cache` does so and keeps the gradient of every mini-batch.
+        kept: the tables of `blank_tables`, in which other parts may have written before.
+    """
+    if how in ("steps", "cache"):
+        return _by_steps(lane, point, part, kept)
+    if how == "factors":
+        return _with_factors(lane, point, part, kept)
 
     def add(i: jax.Array, total: Vector) -> Vector:
         return formed(lazy(total) + loss_and_grad(lane, point, lane.chunk_of(i))[1])
 
-    return lax.fori_loop(0, lane.tables.lengths[0], add, zeros(point))
+    return lax.fori_loop(*part.chunks, add, zeros(point)), kept
 
 
-def full_gradient_with_factors(lane: Lane, point: Vector) -> tuple[Vector, AtAnchor]:
-    """The same; it keeps the factors of every example."""
+def blank_tables(lane: Lane, point: Vector, how: str | None) -> Any:
+    """Empty tables for what is kept of the gradients at a point: losses, and factors or gradients; or nothing."""
+    if how == "factors":
+        losses, factors = jax.eval_shape(lambda: _record(lane, point, jnp.zeros((), jnp.int32))[1:])
+        length = lane.tables.places.shape[0] + lane.chunk  # the padding of the last chunk is written, too
+        return jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape[1:]), leaf.dtype), (losses, factors))
+    if how == "cache":
+        steps, loss = lane.tables.counts.shape[0], jnp.zeros((), jax.tree.leaves(point)[0].dtype)
+        return jax.tree.map(lambda leaf: jnp.zeros((steps, *leaf.shape), leaf.dtype), (loss, point.tree))
+    return ()
+
+
+def _record(lane: Lane, point: Vector, i: jax.Array) -> tuple[Examples, jax.Array, Any]:
+    """The i-th chunk with the losses and factors of its examples."""
+    examples, rules = lane.chunk_of(i), lane.problem.factors
+    assert rules is not None
+    return examples, *rules.record(point.tree, examples.fields, examples.key)
+
+
+def _with_factors(lane: Lane, point: Vector, part: Part, kept: Any) -> tuple[Vector, Any]:
     rules = lane.problem.factors
     assert rules is not None
 
-    def record(i: jax.Array) -> tuple[Examples, jax.Array, Any]:
-        examples = lane.chunk_of(i)
-        return examples, *rules.record(point.tree, examples.fields, examples.key)
-
     def add(i: jax.Array, carry: tuple[Vector, Any]) -> tuple[Vector, Any]:
         total, kept = carry
-        examples, losses, factors = record(i)
+        examples, losses, factors = _record(lane, point, i)
         total = formed(lazy(total) + LazyVector(rules.mean_grad(factors, examples.fields, examples.weights)))
         # The padding of a chunk overwrites the first rows of the next one, whose turn comes later.
         start = examples.rows[0]
@@ -188,18 +227,11 @@ def full_gradient_with_factors(lane: Lane, point: Vector) -> tuple[Vector, AtAnc
             lambda table, new: lax.dynamic_update_slice_in_dim(table, new, start, 0), kept, (losses, factors)
         )
 
-    _, losses, factors = jax.eval_shape(record, jnp.zeros((), jnp.int32))
-    length = lane.tables.places.shape[0] + lane.chunk  # the padding of the last chunk is written, too
-    blank = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape[1:]), leaf.dtype), (losses, factors))
-    total, kept = lax.fori_loop(0, lane.tables.lengths[0], add, (zeros(point), blank))
-    return total, AtAnchor("factors", *kept)
+    return lax.fori_loop(*part.chunks, add, (zeros(point), kept))
 
 
-def full_gradient_by_steps(lane: Lane, point: Vector, *, keep: bool) -> tuple[Vector, AtAnchor | None]:
-    """The same from the clients' own mini-batches, of which every example is in exactly one.
-
-    With `keep` the gradient of every mini-batch is kept. Losses with random numbers draw those of the local steps.
-    """
+def _by_steps(lane: Lane, point: Vector, part: Part, kept: Any) -> tuple[Vector, Any]:
+    """Losses with random numbers draw those of the local steps."""
     tables = lane.tables
     dtype = jax.tree.leaves(point)[0].dtype
 
@@ -211,7 +243,7 @@ def full_gradient_by_steps(lane: Lane, point: Vector, *, keep: bool) -> tuple[Ve
             examples = lane.batch(trainee, k, dtype)
             loss, grad = loss_and_grad(lane, point, examples)
             share = jnp.asarray(tables.weights)[examples.rows[0]] * tables.counts[examples.step]  # w_j · count / n_j
-            if keep:
+            if kept:
                 new = (loss.astype(dtype), grad.tree)
                 kept = jax.tree.map(
                     lambda table, row: lax.dynamic_update_index_in_dim(table, row, examples.step, 0), kept, new
@@ -220,8 +252,4 @@ def full_gradient_by_steps(lane: Lane, point: Vector, *, keep: bool) -> tuple[Ve
 
         return lax.fori_loop(0, trainee.steps, add, carry)
 
-    steps = tables.counts.shape[0]
-    blank = jax.tree.map(lambda leaf: jnp.zeros((steps, *leaf.shape), leaf.dtype), (jnp.zeros((), dtype), point.tree))
-    start = (zeros(point), blank if keep else ())
-    total, kept = lax.fori_loop(0, tables.lengths[1], of_client, start)
-    return total, AtAnchor("cache", *kept) if keep else None
+    return lax.fori_loop(*part.clients, of_client, (zeros(point), kept))

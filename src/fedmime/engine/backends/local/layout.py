@@ -25,7 +25,8 @@ class Tables(NamedTuple):
     places: np.ndarray
     """[examples] position in the pool of each of the lane's examples."""
     weights: np.ndarray
-    """[examples] w_j / n_j of each example's client in the mean full gradient; zero for clients that are not asked."""
+    """[examples] w_j / n_j of each example's client in the mean full gradient; zero for clients that are not asked.
+    Where every client's own gradient is needed, 1 / n_j."""
     chunks: np.ndarray
     """[chunks, 4] the entries of `Chunk`."""
     rows: np.ndarray
@@ -37,7 +38,11 @@ class Tables(NamedTuple):
     shares: np.ndarray
     """[clients] w_i of each client's update."""
     lengths: np.ndarray
-    """[2] how many chunks and how many clients there are."""
+    """[3] how many chunks there are, how many clients train, and how many are asked for their own gradient."""
+    asked: np.ndarray
+    """[clients, 3] the entries of `Asked`; no row unless every client's own gradient is needed."""
+    asked_shares: np.ndarray
+    """[clients] w_j of each of these gradients."""
 
 
 class Chunk(NamedTuple):
@@ -64,6 +69,17 @@ class Trainee(NamedTuple):
     """Position in the population."""
     before: Any
     """Steps of the cohort's members before it."""
+
+
+class Asked(NamedTuple):
+    """A client whose own full gradient is needed."""
+
+    first: Any
+    """Its first chunk."""
+    chunks: Any
+    """How many chunks it has."""
+    client: Any
+    """Position in the population."""
 
 
 class Loaded(NamedTuple):
@@ -93,6 +109,7 @@ class Layout:
     def __init__(self, lanes: int, chunk: int) -> None:
         self.lanes, self.chunk = lanes, chunk
         self._sizes: dict[str, int] = {}
+        self._average = 0  # examples of a client, known when the first cohort or the population is
 
     def reserve(self, examples: np.ndarray, steps: np.ndarray, cohort_size: int) -> None:
         """Make room for nearly all cohorts of clients with so many examples and steps, so that no later one compiles.
@@ -100,11 +117,13 @@ class Layout:
         A cohort's total is taken three standard deviations above its mean, and a lane's share of it ten percent above
         an even one.
         """
+        self._average = math.ceil(examples.mean())
         for name, each in (("examples", examples), ("steps", steps)):
             total = cohort_size * float(each.mean()) + 3 * math.sqrt(cohort_size) * float(each.std())
             self.size(name, math.ceil(1.1 * total / self.lanes))
         self.size("clients", math.ceil(1.4 * cohort_size / self.lanes))
         self.size("chunks", math.ceil(self._sizes["examples"] / self.chunk) + self._sizes["clients"])
+        self.size("asked", self._sizes["clients"])
 
     def size(self, name: str, needed: int) -> int:
         """The padded size of a table that needs so many entries."""
@@ -112,28 +131,46 @@ class Layout:
         self._sizes[name] = size
         return size
 
-    def tables(self, work: Work, members: Sequence[Loaded], *, by_client: bool) -> tuple[Tables, list[list[Loaded]]]:
-        """Lay out members of a cohort; also returns the clients that each lane trains, in order.
+    def chunk_of(self, work: Work, random: bool) -> int:
+        """How many examples a full gradient takes at once.
 
-        With `by_client` no chunk of the full gradient spans two clients, so that a loss with random numbers draws the
-        same ones on any layout.
+        A chunk that belongs to one client is padded, so it is not much longer than a client of the average size. Losses
+        with random numbers draw them by chunks, whose length must then be the problem's own.
         """
+        if random or not work.aggregator.by_client:
+            return self.chunk
+        self._average = self._average or max(work.cohort.examples // max(len(work.cohort.members), 1), 1)
+        return min(self.chunk, 1 << (self._average - 1).bit_length())
+
+    def tables(self, work: Work, members: Sequence[Loaded], *, random: bool) -> tuple[Tables, list[list[Loaded]]]:
+        """Lay out members of a cohort; also returns the clients of each lane, in order.
+
+        No chunk of the full gradient spans two clients if the loss is `random`, because it must draw the same numbers
+        on any layout, or if the aggregator needs every client's own gradient.
+        """
+        own, chunk = work.aggregator.by_client, self.chunk_of(work, random)
         lanes = _deal(members, self.lanes, work)
         training = [[m for m in lane if m.steps] for lane in lanes]
-        chunks = [_chunks(lane, self.chunk, by_client) if work.asks else [] for lane in lanes]
+        chunks = [_chunks(lane, chunk, random or own) if work.asks else [] for lane in lanes]
         tables = self._blank(
             work.cohort.batch_size,
             examples=max(sum(m.length for m in lane) for lane in lanes),
             steps=max(sum(m.steps for m in lane) for lane in lanes),
             clients=max(map(len, training)),
             chunks=max(map(len, chunks)),
+            asked=max(1, *(sum(bool(m.probes) for m in lane) for lane in lanes)) if own and work.asks else 0,
         )
         for i, lane in enumerate(lanes):
             _fill(tables, i, work, lane, chunks[i])
-        return tables, training
+            if own and work.asks:
+                _fill_asked(tables, i, work, [m for m in lane if m.probes], chunk)
+        return tables, lanes
 
     def _blank(self, batch: int, **needed: int) -> Tables:
-        examples, steps, clients, chunks = (self.size(name, needed[name]) for name in needed)
+        examples, steps, clients, chunks = (
+            self.size(name, needed[name]) for name in ("examples", "steps", "clients", "chunks")
+        )
+        asked = self.size("asked", needed["asked"]) if needed["asked"] else 0
         real = jax.dtypes.canonicalize_dtype(float)
 
         def zeros(*shape: int, dtype: np.dtype | type = np.int32) -> np.ndarray:
@@ -147,7 +184,9 @@ class Layout:
             counts=zeros(steps),
             clients=zeros(clients, len(Trainee._fields)),
             shares=zeros(clients, dtype=real),
-            lengths=zeros(2),
+            lengths=zeros(3),
+            asked=zeros(asked, len(Asked._fields)),
+            asked_shares=zeros(asked, dtype=real),
         )
 
 
@@ -163,7 +202,7 @@ def _fill(tables: Tables, i: int, work: Work, lane: Sequence[Loaded], chunks: Se
     if chunks:
         tables.chunks[i, : len(chunks)] = chunks
     training = [(m, m.batches, offset) for m, offset in zip(lane, offsets, strict=True) if m.batches is not None]
-    tables.lengths[i] = len(chunks), len(training)
+    tables.lengths[i, :2] = len(chunks), len(training)
     if not training:
         return
     *firsts, steps = itertools.accumulate((m.steps for m, _, _ in training), initial=0)
@@ -174,6 +213,21 @@ def _fill(tables: Tables, i: int, work: Work, lane: Sequence[Loaded], chunks: Se
         Trainee(first, m.steps, m.client, m.before) for first, (m, _, _) in zip(firsts, training, strict=True)
     ]
     tables.shares[i, : len(training)] = [work.updates[m.place] for m, _, _ in training]
+
+
+def _fill_asked(tables: Tables, i: int, work: Work, probing: Sequence[Loaded], chunk: int) -> None:
+    """Write the tables of lane i for gradients of single clients, who come first in the lane."""
+    if not probing:
+        return
+    lengths = [m.length for m in probing]
+    tables.weights[i, : sum(lengths)] = np.repeat([1 / n for n in lengths], lengths)
+    chunks = [-(-n // chunk) for n in lengths]
+    *firsts, _ = itertools.accumulate(chunks, initial=0)
+    tables.asked[i, : len(probing)] = [
+        Asked(first, count, m.client) for first, count, m in zip(firsts, chunks, probing, strict=True)
+    ]
+    tables.asked_shares[i, : len(probing)] = [work.gradients[m.place] for m in probing]
+    tables.lengths[i, 2] = len(probing)
 
 
 def _deal(members: Sequence[Loaded], lanes: int, work: Work) -> list[list[Loaded]]:

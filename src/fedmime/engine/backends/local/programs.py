@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import jax
@@ -16,19 +17,16 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh
 
+from fedmime.aggregation.aggregator import Aggregator, sender_of
+from fedmime.aggregation.encoder import GRADIENT, UPDATE
+from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.algorithm import Algorithm, Message, Reply
 from fedmime.engine.backends.backend import Figures, Problem, Totals
 from fedmime.engine.backends.local.client import LaneClient, Watch
 from fedmime.engine.backends.local.devices import REPLICATED, SHARDED
-from fedmime.engine.backends.local.gradients import (
-    AtAnchor,
-    Lane,
-    full_gradient,
-    full_gradient_by_steps,
-    full_gradient_with_factors,
-)
-from fedmime.engine.backends.local.layout import Tables
-from fedmime.vector import Vector, finite, norm
+from fedmime.engine.backends.local.gradients import AtAnchor, Lane, Part, blank_tables, full_gradient, whole
+from fedmime.engine.backends.local.layout import Asked, Tables
+from fedmime.vector import Vector, finite, where, zeros
 
 
 class Options(NamedTuple):
@@ -51,42 +49,94 @@ class Options(NamedTuple):
     """The model's."""
 
 
+class Gathered(NamedTuple):
+    """What a program gives for single clients, in arrays [devices * lanes, clients, ...]."""
+
+    kept: Any
+    """What the gradient program keeps for local steps, of examples or mini-batches; or what clients keep."""
+    refused: Any
+    """The `Reason` of every client, as a number; `()` where nobody was judged."""
+    messages: Any
+    """The decoded messages, for a combiner that needs all of them; `()` otherwise."""
+
+
 @functools.partial(jax.jit, static_argnames=("problem", "options"))
 def gradients(
     problem: Problem,
+    aggregator: Aggregator,
     points: tuple[Vector, ...],
     pool: Mapping[str, jax.Array],
     tables: Tables,
     key: jax.Array,
+    bound: jax.Array,
     options: Options,
-) -> tuple[tuple[Vector, ...], Any]:
-    """Each device's part [devices, ...] of the mean full gradient at every point, and what is kept at the anchor.
+) -> tuple[tuple[tuple[Vector, ...], jax.Array], Gathered]:
+    """Full gradients at every point.
 
-    What is kept stays on the device that computed it, for the training program of the same round.
+    Returns:
+        Each device's part [devices, ...] of the sums Σ wⱼ gⱼ, one for every point, with [devices, 2] the weight and the
+        number of clients that were not clipped, if every client's own gradient was needed. Then what belongs to single
+        clients and examples, which stays on the device that computed it.
     """
 
-    def in_lane(tables: Tables, own: tuple[()], points: tuple[Vector, ...], pool: Any, key: jax.Array) -> Any:
+    def in_lane(tables: Tables, own: tuple[()], points: tuple[Vector, ...], aggregator: Any, *given: Any) -> Any:
+        pool, key, bound = given
         lane = Lane(problem, pool, tables, key, options.chunk, options.lanes == 1)
-        sums, at_anchor = [], None
-        for i, point in enumerate(points):
-            how = options.at_anchor if i == options.anchor else None
-            if how == "factors":
-                total, at_anchor = full_gradient_with_factors(lane, point)
-            elif options.by_steps or how == "cache":
-                total, cached = full_gradient_by_steps(lane, point, keep=how == "cache")
-                at_anchor = cached or at_anchor
-            else:
-                total = full_gradient(lane, point)
-            sums.append(total)
-        return tuple(sums), () if at_anchor is None else at_anchor[1:]
+        hows = [options.at_anchor if i == options.anchor else None for i in range(len(points))]
+        hows = [how or ("steps" if options.by_steps else None) for how in hows]
+        kept = [blank_tables(lane, point, how) for point, how in zip(points, hows, strict=True)]
+        if aggregator.by_client:
+            sums, figures, kept, refused, messages = _by_client(aggregator, lane, points, hows, kept, bound)
+        else:
+            parts = [full_gradient(lane, *each) for each in zip(points, repeat(whole(lane)), hows, kept, strict=False)]
+            sums, kept = zip(*parts, strict=True)
+            figures, refused, messages = jnp.zeros(2), (), ()
+        at_anchor = () if options.anchor is None else kept[options.anchor]
+        return (tuple(sums), figures), Gathered(at_anchor, refused, messages)
 
-    return _on_devices(options, in_lane, tables, (), points, pool, key)
+    return _on_devices(options, in_lane, tables, (), points, aggregator, pool, key, bound)
+
+
+def _by_client(
+    aggregator: Aggregator,
+    lane: Lane,
+    points: tuple[Vector, ...],
+    hows: list[str | None],
+    kept: list[Any],
+    bound: jax.Array,
+) -> tuple[Any, jax.Array, Any, jax.Array, Any]:
+    """The full gradients of a lane's clients, each encoded, decoded and judged by itself."""
+    shares, linear = lane.tables.asked_shares, aggregator.combiner.linear
+
+    def fold(j: jax.Array, carry: Any) -> Any:
+        sums, figures, kept, refused, messages = carry
+        asked = Asked(*jnp.asarray(lane.tables.asked)[j])
+        part = Part((asked.first, asked.first + asked.chunks), (j, j + 1))
+        found = [full_gradient(lane, *each) for each in zip(points, repeat(part), hows, kept, strict=False)]
+        senders = [sender_of(GRADIENT, lane.key, asked.client, number) for number in range(len(points))]
+        each = [aggregator.deliver(g, (), by, bound) for (g, _), by in zip(found, senders, strict=True)]
+        sent = tuple(delivered.message for delivered in each)
+        reason = functools.reduce(jnp.maximum, [delivered.reason for delivered in each])
+        good, w = reason == Reason.ACCEPTED, shares[j]
+        if linear:
+            sums = jax.tree.map(lambda total, g: total + jnp.where(good, w.astype(g.dtype) * g, 0), sums, sent)
+        else:
+            messages = put(messages, where(good, sent, jax.tree.map(jnp.zeros_like, sent)), j)
+        unclipped = functools.reduce(jnp.logical_and, [delivered.unclipped for delivered in each], good)
+        counted = jnp.stack([jnp.where(good, w, 0), unclipped])
+        return sums, figures + counted, [k for _, k in found], refused.at[j].set(reason), messages
+
+    blank = tuple(map(zeros, points))
+    kinds = jax.tree.map(lambda leaf: jnp.zeros((*shares.shape, *leaf.shape), leaf.dtype), blank)
+    start = (blank if linear else (), jnp.zeros(2, shares.dtype), kept, jnp.zeros(shares.shape, jnp.int32))
+    return lax.fori_loop(0, lane.tables.lengths[2], fold, (*start, () if linear else kinds))
 
 
 @functools.partial(jax.jit, static_argnames=("problem", "options"))
 def training(
     problem: Problem,
     algorithm: Algorithm,
+    aggregator: Aggregator,
     message: Message,
     at_anchor: Any,
     kept: Any,
@@ -96,9 +146,8 @@ def training(
     pick: jax.Array,
     bound: jax.Array,
     options: Options,
-) -> tuple[Totals, tuple[Any, jax.Array]]:
-    """Local steps of every client: each device's sums [devices, ...], what the clients keep [lanes, clients, ...], and
-    whether the gate refused their replies [lanes, clients], with all devices' lanes on one axis.
+) -> tuple[Totals, Gathered]:
+    """Local steps of every client: each device's sums [devices, ...], and what belongs to single clients.
 
     Args:
         at_anchor: what the gradient program kept in this round, or empty.
@@ -107,18 +156,20 @@ def training(
         bound: how long an update may be before it is refused.
     """
 
-    def in_lane(tables: Tables, own: Any, message: Message, algorithm: Any, pool: Any, key: Any, scalars: Any) -> Any:
+    def in_lane(tables: Tables, own: Any, message: Message, recipes: Any, pool: Any, key: Any, scalars: Any) -> Any:
         (tables_at_anchor, kept), (pick, bound) = own, scalars
         lane = Lane(problem, pool, tables, key, options.chunk, options.lanes == 1)
         known = AtAnchor(options.at_anchor, *tables_at_anchor) if options.at_anchor and tables_at_anchor else None
-        return _train(algorithm, message, lane, known, kept, pick, bound, options)
+        algorithm, aggregator = recipes
+        return _train(algorithm, aggregator, message, lane, known, kept, pick, bound, options)
 
-    given = (message, algorithm, pool, key, (pick, bound))
+    given = (message, (algorithm, aggregator), pool, key, (pick, bound))
     return _on_devices(options, in_lane, tables, (at_anchor, kept), *given)
 
 
 def _train(
     algorithm: Algorithm,
+    aggregator: Aggregator,
     message: Message,
     lane: Lane,
     at_anchor: AtAnchor | None,
@@ -126,20 +177,23 @@ def _train(
     pick: jax.Array,
     bound: jax.Array,
     options: Options,
-) -> tuple[Totals, tuple[Any, jax.Array]]:
+) -> tuple[Totals, Gathered]:
     """Train a lane's clients one after another and add up their replies."""
-    shares = lane.tables.shares
+    shares, linear = lane.tables.shares, aggregator.combiner.linear
     dtype = jnp.dtype(options.dtype)
 
-    def local(i: jax.Array) -> tuple[Reply, Watch]:
+    def local(i: jax.Array) -> tuple[Reply, Any, Watch]:
+        """What client i computes, and the residual that its earlier updates left."""
         trainee, own_pick = lane.trainee(i), None
         if algorithm.draws:
             own_pick = pick - trainee.before
             own_pick = jnp.where((own_pick >= 0) & (own_pick < trainee.steps), own_pick, -1)
+        own = jax.tree.map(lambda leaf: leaf[i], kept)
+        own, residual = own if aggregator.feedback else (own, ())
         client = LaneClient(
             lane,
             trainee,
-            jax.tree.map(lambda leaf: leaf[i], kept),
+            own,
             own_pick,
             at_anchor=at_anchor,
             starts_at_anchor=options.starts_at_anchor,
@@ -147,34 +201,43 @@ def _train(
             dtype=dtype,
         )
         reply = algorithm.local(message, client)
-        return jax.tree.map(jnp.asarray, reply), client.watch
+        return jax.tree.map(jnp.asarray, reply), residual, client.watch
 
-    def fold(i: jax.Array, carry: tuple[Totals, Any, jax.Array]) -> tuple[Totals, Any, jax.Array]:
-        """Train client i. A reply that the gate refuses counts for nothing, whatever it holds."""
-        totals, new, refused = carry
-        reply, watch = local(i)
-        length = norm(Vector(reply.send))
-        good = jnp.isfinite(length) & (length <= bound) & finite((reply.add, reply.keep))
-        w, steps = shares[i].astype(dtype), lane.trainee(i).steps.astype(dtype)
-        each = Totals(
-            send=jax.tree.map(lambda leaf: w.astype(leaf.dtype) * leaf, reply.send),
-            add=reply.add,
-            figures=jnp.stack(Figures(w, watch.loss, watch.drift, steps, w * steps)),
-        )
+    def fold(i: jax.Array, carry: tuple[Totals, Any, jax.Array, Any]) -> tuple[Totals, Any, jax.Array, Any]:
+        """Train client i and send its update. One that the gate refuses counts for nothing, whatever it holds."""
+        totals, new, refused, messages = carry
+        reply, residual, watch = local(i)
+        trainee = lane.trainee(i)
+        sender = sender_of(UPDATE, lane.key, trainee.client)
+        delivered = aggregator.deliver((reply.send, reply.add), residual, sender, bound)
+        send, add = delivered.message
+        keep = (reply.keep, delivered.residual) if aggregator.feedback else reply.keep
+        reason = jnp.where(finite(reply.keep), delivered.reason, Reason.NOT_FINITE)
+        good = reason == Reason.ACCEPTED
+        w, steps = shares[i].astype(dtype), trainee.steps.astype(dtype)
+        counted = jnp.ones((), dtype), jnp.asarray(delivered.unclipped, dtype)
+        figures = Figures(w, watch.loss, watch.drift, steps, w * steps, *counted)
+        if linear:
+            each = Totals(jax.tree.map(lambda leaf: w.astype(leaf.dtype) * leaf, send), add, jnp.stack(figures))
+        else:
+            each = Totals((), add, jnp.stack(figures))
+            messages = put(messages, where(good, send, jax.tree.map(jnp.zeros_like, send)), i)
         totals = jax.tree.map(lambda total, term: total + jnp.where(good, term, 0), totals, each)
-        new = jax.tree.map(
-            lambda all_, leaf: lax.dynamic_update_index_in_dim(all_, jnp.where(good, leaf, all_[i]), i, 0),
-            new,
-            reply.keep,
-        )
-        return totals, new, refused.at[i].set(~good)
+        new = put(new, jax.tree.map(lambda all_, leaf: jnp.where(good, leaf, all_[i]), new, keep), i)
+        return totals, new, refused.at[i].set(reason), messages
 
     like = jax.eval_shape(local, jnp.zeros((), jnp.int32))[0]
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-    totals = Totals(blank.send, blank.add, jnp.zeros(len(Figures._fields), dtype))
-    start = (totals, kept, jnp.zeros(shares.shape, bool))
-    totals, new, refused = lax.fori_loop(0, lane.tables.lengths[1], fold, start)
-    return totals, (new, refused)
+    totals = Totals(blank.send if linear else (), blank.add, jnp.zeros(len(Figures._fields), dtype))
+    messages = jax.tree.map(lambda leaf: jnp.zeros((*shares.shape, *leaf.shape), leaf.dtype), blank.send)
+    start = (totals, kept, jnp.zeros(shares.shape, jnp.int32), () if linear else messages)
+    totals, new, refused, messages = lax.fori_loop(0, lane.tables.lengths[1], fold, start)
+    return totals, Gathered(new, refused, messages)
+
+
+def put(tables: Any, rows: Any, i: jax.Array) -> Any:
+    """Write row i of every table of a pytree."""
+    return jax.tree.map(lambda table, row: lax.dynamic_update_index_in_dim(table, row, i, 0), tables, rows)
 
 
 def _on_devices(

@@ -1,0 +1,379 @@
+"""The aggregator of a run: what happens to messages between clients and the server's mean.
+
+A client encodes what it sends (`encode`), the server decodes it (`decode`) and combines the messages of the cohort. It
+is the same for updates and for full gradients, and on the way down for broadcasts. All of it is pure functions, so a
+simulated round and a deployed one share one text: in a simulation a message is encoded and decoded at once, inside the
+compiled loop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedmime.aggregation import encoder as encoders_
+from fedmime.aggregation.accounting import MOST_RELEASES, Ledger, Sampling, epsilon
+from fedmime.aggregation.clipping import Clip, scaled, within
+from fedmime.aggregation.combiner import Combiner, Mean
+from fedmime.aggregation.encoder import BROADCAST, GRADIENT, SERVER, UPDATE, Encoded, Encoder, Sender
+from fedmime.aggregation.gate import Reason, judge
+from fedmime.aggregation.privacy import Gaussian, Norms
+from fedmime.aggregation.quantization import Quantize
+from fedmime.aggregation.sparsification import RandomK
+from fedmime.errors import ConfigError
+from fedmime.hyperparameters import at_round, recipe, static
+from fedmime.validation import quote
+from fedmime.vector import finite
+
+# Random streams of a round's key: local steps draw from streams 0, 1, …, full gradients from 2^30 on.
+_STREAMS = {UPDATE: 1 << 29, GRADIENT: (1 << 29) + 1, BROADCAST: (1 << 29) + 1024}
+_NOISE = (1 << 29) + (1 << 20)
+
+
+class Wire(NamedTuple):
+    """An encoded message."""
+
+    encoded: Encoded
+    rest: list[Any]
+    """Arrays of the message that are not floating-point numbers; they go along as they are."""
+
+
+@recipe
+class Aggregator:
+    """What happens to messages on their way; `chain` makes one of single steps.
+
+    Attributes:
+        encoders: what clients do to updates and full gradients, in order.
+        down: what the server does to what it broadcasts.
+        combiner: how the server makes one message of many.
+        privacy: the noise that the server adds, for differential privacy.
+        feedback: whether each client adds what its encoding lost to its next update.
+    """
+
+    encoders: tuple[Encoder, ...] = ()
+    down: tuple[Encoder, ...] = ()
+    combiner: Combiner = Mean()
+    privacy: Gaussian | None = None
+    feedback: bool = static(default=False)
+
+    @property
+    def by_client(self) -> bool:
+        """Whether every client's own gradient is needed, and not only the sum of all of them."""
+        return bool(self.encoders) or not self.combiner.linear
+
+    @property
+    def clips(self) -> list[Clip]:
+        """The encoders that clip."""
+        return [one for one in self.encoders if isinstance(one, Clip)]
+
+    def clip_norm(self, kind: str) -> Any:
+        """The norm that messages of a kind are clipped to."""
+        return self.clips[0].bound(kind)
+
+    def at_round(self, round_number: int) -> Aggregator:
+        """The aggregator of one round: schedules are replaced by that round's numbers."""
+        if not self.by_client:
+            return self
+        encoders = tuple(at_round(one, round_number) for one in self.encoders)
+        return dataclasses.replace(self, encoders=encoders, combiner=at_round(self.combiner, round_number))
+
+    def start(self) -> Spending | tuple[()]:
+        """What the aggregator carries from round to round, before the first one: nothing unless it is private."""
+        if self.privacy is None:
+            return ()
+        norms = Norms(*(np.asarray(norm, np.float32) for norm in self.privacy.norms()))
+        return Spending(norms, np.zeros(MOST_RELEASES + 1, np.int32))
+
+    def current(self, state: Any) -> Aggregator:
+        """The aggregator with the clipping norms that it has adapted so far."""
+        if self.privacy is None or self.privacy.quantile is None:
+            return self
+        clipping = self.privacy.clipping(state.norms)
+        encoders = tuple(clipping if isinstance(one, Clip) else one for one in self.encoders)
+        return dataclasses.replace(self, encoders=encoders)
+
+    def spend(self, state: Any, releases: int) -> Any:
+        """The state after a round in which so many messages were released. Rounds are only ever added."""
+        if self.privacy is None:
+            return state
+        counts = np.array(state.rounds)
+        counts[releases] += 1
+        return state._replace(rounds=counts)
+
+    def adapt(self, state: Any, kind: str, key: jax.Array, unclipped: Any, reported: Any, planned: Any) -> Any:
+        """The state with the clipping norm of a kind of message moved towards its quantile.
+
+        Args:
+            key: the round's.
+            unclipped: how many of the messages were not clipped.
+            reported: how many messages there were.
+            planned: how many were planned.
+        """
+        if self.privacy is None or self.privacy.quantile is None:
+            return state
+        norm = _next_norm(self.privacy, state.norms.of(kind), _noise_key(key, 0), unclipped, reported, planned, kind)
+        return state._replace(norms=state.norms._replace(**{kind: np.asarray(norm, np.float32)}))
+
+    def epsilon(self, state: Any, sampling: Sampling) -> float:
+        """ε of everything that was released so far; NaN where nothing is private."""
+        if self.privacy is None:
+            return math.nan
+        ledger = Ledger(self.privacy.noise_multiplier, sampling, np.asarray(state.rounds))
+        return epsilon(ledger, self.privacy.delta)
+
+    def encode(self, message: Any, sender: Sender) -> Wire:
+        """What is sent of a message, any pytree of arrays."""
+        floats, rest, _ = _parted(message)
+        return Wire(encoders_.encode(self._encoders_of(sender), floats, sender), rest)
+
+    def decode(self, wire: Wire, like: Any, sender: Sender) -> Any:
+        """What the receiver makes of it; `like` has the structure, shapes and types of the message."""
+        floats, _, joined = _parted(like)
+        shapes = [jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype) for leaf in floats]
+        return joined(encoders_.decode(self._encoders_of(sender), wire.encoded, shapes, sender), wire.rest)
+
+    def _encoders_of(self, sender: Sender) -> tuple[Encoder, ...]:
+        return self.down if sender.kind == BROADCAST else self.encoders
+
+    def received(self, message: Any, sender: Sender) -> Any:
+        """What the receiver makes of a message once it has been encoded and decoded."""
+        return self.decode(self.encode(message, sender), message, sender)
+
+    def transmit(self, message: Any, residual: Any, sender: Sender) -> tuple[Any, Any]:
+        """What the server receives of a client's message, and what the client keeps of what was lost.
+
+        Args:
+            message: an update or a full gradient.
+            residual: what the encoding of the client's earlier updates lost, one array for each that is sent; `()`
+                without error feedback.
+            sender: who sends it.
+        """
+        if not self.encoders:
+            return message, residual
+        message, restored = distinct(message)
+        if self.privacy is not None:  # the server clips once more: decoding may have lengthened the message
+            floats, rest, joined = _parted(self.received(message, sender))
+            return restored(joined(scaled(floats, self.clip_norm(sender.kind)), rest)), residual
+        if not self.feedback or sender.kind != UPDATE:
+            return restored(self.received(message, sender)), residual
+        whole = list(map(jnp.add, message, residual))
+        received = self.received(whole, sender)
+        return restored(received), list(map(jnp.subtract, whole, received))
+
+    def deliver(self, message: Any, residual: Any, sender: Sender, bound: Any) -> Delivered:
+        """A client's message on its way to the server: encoded, decoded and judged.
+
+        Every back end and every deployed server does this to each update, and to each gradient if `by_client`.
+
+        Args:
+            message: a pytree of arrays. An update is a pair, `(Reply.send, Reply.add)`, of which the first is bounded.
+            residual: what earlier encodings lost; see `transmit`.
+            sender: who sends it.
+            bound: the largest norm that the gate lets through.
+        """
+        received, residual = self.transmit(message, residual, sender)
+        bounded, beside = received if sender.kind == UPDATE else (received, ())
+        reason = jnp.where(finite((beside, residual)), judge(bounded, bound), Reason.NOT_FINITE)
+        return Delivered(received, residual, reason, self.unclipped(message, sender))
+
+    def unclipped(self, message: Any, sender: Sender) -> Any:
+        """Whether no encoder clips a message; False or True, or a traced scalar."""
+        values = _parted(distinct(message)[0])[0]
+        return functools.reduce(jnp.logical_and, [within(values, one.bound(sender.kind)) for one in self.clips], True)
+
+    def noisy(self, total: Any, kind: str, key: jax.Array, planned: Any, number: int) -> Any:
+        """The sum of clipped messages, each divided by the planned number of clients, with noise on every entry.
+
+        Args:
+            key: the round's.
+            number: which message of its kind it is; each gets noise of its own.
+        """
+        assert self.privacy is not None
+        return self.privacy.add_noise(total, _noise_key(key, number), kind, self.clip_norm(kind), planned)
+
+    def broadcaster(self, key: jax.Array) -> Callable[..., Any]:
+        """A function that gives what clients receive of the server's arrays in a round.
+
+        An array that is sent twice, such as x with the request for gradients and again with the message, is encoded
+        once. `exact` holds arrays that must arrive as they are.
+
+        Args:
+            key: the round's.
+        """
+        seen: dict[int, tuple[Any, Any]] = {}  # by identity; the array is held, so that its identity stays its own
+
+        def received(message: Any, exact: Any = ()) -> Any:
+            if not self.down:
+                return message
+            for leaf in jax.tree.leaves(exact):
+                seen.setdefault(id(leaf), (leaf, leaf))
+            for leaf in jax.tree.leaves(message):
+                if id(leaf) not in seen:
+                    seen[id(leaf)] = leaf, _received(self, leaf, sender_of(BROADCAST, key, SERVER, len(seen)).key)
+            return jax.tree.map(lambda leaf: seen[id(leaf)][1], message)
+
+        return received
+
+
+class Delivered(NamedTuple):
+    """What became of a message."""
+
+    message: Any
+    """As the server received it."""
+    residual: Any
+    """What the client keeps of what was lost."""
+    reason: Any
+    """Why the gate refuses it, a `Reason` as a number; zero if it is accepted."""
+    unclipped: Any
+    """Whether it was short enough not to be clipped."""
+
+
+class Spending(NamedTuple):
+    """What a private aggregator carries from round to round; it is part of every checkpoint."""
+
+    norms: Norms
+    """The clipping norms of the next round."""
+    rounds: np.ndarray
+    """Rounds by their number of releases [4]: the ledger of privacy. They are only ever added."""
+
+
+def _noise_key(key: jax.Array, number: int) -> jax.Array:
+    return jax.random.fold_in(key, _NOISE + number)
+
+
+@functools.partial(jax.jit, static_argnames="kind")
+def _next_norm(
+    privacy: Gaussian, norm: Any, key: jax.Array, unclipped: Any, reported: Any, planned: Any, kind: str
+) -> jax.Array:
+    return privacy.next_norm(norm, privacy.noisy_fraction(unclipped, reported, key, kind, planned))
+
+
+PLAIN = Aggregator()  # the default: the weighted mean of messages that nothing happens to
+
+
+@jax.jit
+def _received(aggregator: Aggregator, array: jax.Array, key: jax.Array) -> jax.Array:
+    return aggregator.received(array, Sender(BROADCAST, SERVER, key))
+
+
+def sender_of(kind: str, key: jax.Array, client: Any, number: int = 0) -> Sender:
+    """The sender of a message, with the random key of this message alone.
+
+    Args:
+        kind: of message.
+        key: the round's.
+        client: position in the population, or `SERVER`.
+        number: which message of that kind it is, for example at which point a gradient was asked for.
+    """
+    own = key if kind == BROADCAST else jax.random.fold_in(key, client)
+    return Sender(kind, client, jax.random.fold_in(own, _STREAMS[kind] + number))
+
+
+def distinct(message: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """The arrays of a message, of which one that is repeated is sent once, and a function that restores the message."""
+    leaves, structure = jax.tree.flatten(message)
+    once = {id(leaf): leaf for leaf in leaves}
+    places = {key: place for place, key in enumerate(once)}
+    return list(once.values()), lambda sent: structure.unflatten([sent[places[id(leaf)]] for leaf in leaves])
+
+
+def _parted(message: Any) -> tuple[list[Any], list[Any], Callable[[list[Any], list[Any]], Any]]:
+    """The floating-point arrays of a pytree, the others, and a function that joins the two again."""
+    leaves, structure = jax.tree.flatten(message)
+    is_float = [jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves]
+
+    def joined(floats: list[Any], rest: list[Any]) -> Any:
+        floats_, rest_ = iter(floats), iter(rest)
+        return jax.tree.unflatten(structure, [next(floats_ if yes else rest_) for yes in is_float])
+
+    floats, rest = ([leaf for leaf, yes in zip(leaves, is_float, strict=True) if yes is side] for side in (True, False))
+    return floats, rest, joined
+
+
+Aggregation = Encoder | Combiner | Gaussian | Aggregator
+
+
+def chain(*parts: Aggregation, down: Encoder | None = None) -> Aggregator:
+    """One aggregator of several steps, in the order in which clients take them.
+
+    >>> import fedmime as fm
+    >>> fm.aggregation.chain(fm.aggregation.clip(1.0), fm.aggregation.quantize(bits=8)).by_client
+    True
+
+    Args:
+        parts: encoders (`clip`, `quantize`, `random_k`, `top_k`, `low_rank`, `attack`), at most one combiner (`mean`,
+            `median`, `trimmed_mean`, `geometric_median`, `krum`), and what `error_feedback` or `gaussian` return.
+        down: a quantizer for what the server broadcasts; by default it goes uncompressed.
+    """
+    whole = [_single(part) for part in parts]
+    encoders = tuple(one for part in whole for one in part.encoders)
+    combiners = [part.combiner for part in whole if not isinstance(part.combiner, Mean)]
+    noises = [part.privacy for part in whole if part.privacy is not None]
+    downs = [one for part in whole for one in part.down] + ([] if down is None else [down])
+    feedback = any(part.feedback for part in whole)
+    _check(encoders, downs, combiners, noises, feedback)
+    return Aggregator(
+        tuple(one for one in encoders if not one.changes_nothing),
+        tuple(one for one in downs if not one.changes_nothing),
+        combiners[0] if combiners else Mean(),
+        noises[0] if noises else None,
+        feedback,
+    )
+
+
+def _single(part: Aggregation) -> Aggregator:
+    """The aggregator of one step."""
+    if isinstance(part, Aggregator):
+        return part
+    if isinstance(part, Encoder):
+        return Aggregator(encoders=(part,))
+    if isinstance(part, Combiner):
+        return Aggregator(combiner=part)
+    if isinstance(part, Gaussian):
+        without = part.noise_multiplier == 0 and part.quantile is None  # no noise: the mean of clipped messages
+        return Aggregator(encoders=(part.clipping(),), privacy=None if without else part)
+    raise ConfigError(f"chain: parts must come from fm.aggregation, got {quote(part)}")
+
+
+def _check(
+    encoders: tuple[Encoder, ...], downs: list[Any], combiners: list[Combiner], noises: list[Gaussian], feedback: bool
+) -> None:
+    """Refuse steps that do not go together."""
+    if len(combiners) > 1:
+        raise ConfigError(f"chain: give one combiner, got {', '.join(type(c).__name__ for c in combiners)}")
+    if noises and (len(noises) > 1 or combiners or feedback or sum(isinstance(one, Clip) for one in encoders) > 1):
+        others = "another gaussian, another clip, error_feedback or a combiner other than mean"
+        raise ConfigError(f"chain: gaussian bounds what one client changes, which does not go with {others}")
+    if feedback and not all(one.compresses for one in encoders):
+        raise ConfigError("chain: error_feedback keeps what compression loses; it does not go with clip or attack")
+    if len(downs) > 1:
+        raise ConfigError(f"chain: broadcasts take one quantizer, got {len(downs)}")
+    if downs and not isinstance(downs[0], Quantize):
+        raise ConfigError(f"chain: down must come from quantize, which keeps every entry of x, got {quote(downs[0])}")
+    if any(isinstance(one, Quantize) and not one.changes_nothing for one in encoders[:-1]):
+        raise ConfigError("chain: quantize must be the last encoder: nothing can be made of its integers")
+
+
+def error_feedback(encoder: Encoder | Aggregator) -> Aggregator:
+    """Let every client add what the encoding of its update lost to its next update.
+
+    A biased encoder such as `top_k` then loses nothing for good. It needs clients that keep a vector of the model's
+    size between the rounds they take part in, as those of SCAFFOLD do. A stateless client has no error to feed back,
+    nor has one that is seen once, as in a large population. Full gradients have none either: they belong to one point.
+
+    The error must be shorter than the message, or it grows from round to round. That of `random_k` is not, because it
+    multiplies what it sends to be unbiased; that of `quantize` with one or two bits may not be.
+
+    Reference: Karimireddy et al., 2019, https://arxiv.org/abs/1901.09847
+    """
+    whole = chain(encoder)
+    if any(isinstance(one, RandomK) for one in whole.encoders):
+        raise ConfigError("error_feedback: the error of random_k, which is unbiased, would grow without end; use top_k")
+    return dataclasses.replace(whole, feedback=True)

@@ -1,0 +1,5 @@
+"""The back end on Ray: clients run in worker processes, on this machine or on those of a private cluster.
+
+`driver.py` is the half that the round talks to, `worker.py` the half in the worker processes; `parts.py` splits a
+cohort and adds answers up, `crew.py` keeps workers alive, `cluster.py` starts Ray or joins one.
+"""

@@ -1,0 +1,75 @@
+"""Losses and a recipe for the tests of the back end on Ray, in a module that its workers can import."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedmime as fm
+from engine.setting import PROBLEM
+from fedmime.algorithms.algorithm import Client, Reply
+from fedmime.algorithms.fedavg import FedAvg, ServerOptimized
+from fedmime.hyperparameters import number, recipe, static
+from fedmime.validation import POSITIVE
+
+
+def _noisy(params: Any, batch: Any, key: Any) -> jax.Array:
+    """A linear part whose slope is random, as dropout makes it."""
+    return PROBLEM.loss(params, batch, key) + jnp.vdot(jax.random.normal(key, (3,), jnp.float64), params["b"])
+
+
+def _fail(x: Any) -> np.ndarray:
+    raise ArithmeticError("no such number")
+
+
+def _failing_later(params: Any, batch: Any, key: Any) -> jax.Array:
+    """An error in the midst of a compiled program."""
+    zero = jax.pure_callback(_fail, jax.ShapeDtypeStruct((), jnp.float64), jax.lax.stop_gradient(batch["x"][0, 0]))
+    return PROBLEM.loss(params, batch, key) + zero
+
+
+def _failing_on_workers(params: Any, batch: Any, key: Any) -> jax.Array:
+    """An error where the program is traced, in a worker alone."""
+    import ray
+
+    if ray.get_runtime_context().get_actor_id() is not None:
+        raise ArithmeticError("no such number")
+    return PROBLEM.loss(params, batch, key)
+
+
+NOISY = fm.models.from_functions(PROBLEM.init, _noisy, PROBLEM.metrics)
+FAILING = fm.models.from_functions(PROBLEM.init, _failing_on_workers)
+FAILING_LATER = fm.models.from_functions(PROBLEM.init, _failing_later)
+
+
+def counting(file: Path) -> Any:
+    """The problem with a loss that writes to a file whenever a process traces it."""
+
+    def loss(params: Any, batch: Any, key: Any) -> jax.Array:
+        with file.open("a") as written:
+            written.write(".")
+        return PROBLEM.loss(params, batch, key)
+
+    return fm.models.from_functions(PROBLEM.init, loss)
+
+
+def tripled(eta: float) -> Any:
+    """FedAvg with steps three times as long; no module has its class."""
+
+    @recipe
+    class Tripled(ServerOptimized):
+        eta: Any = number(POSITIVE)
+        optimizer: Any
+        eta_server: Any = number(POSITIVE)
+        apply: str = static()
+
+        def local(self, message: Any, client: Client) -> Reply:
+            (x,) = message
+            return Reply(send=client.descend(lambda y, batch: y - 3 * self.eta * client.grad(y, batch), x) - x)
+
+    plain: FedAvg = fm.algorithms.fedavg(eta)
+    return Tripled(plain.eta, plain.optimizer, plain.eta_server, plain.apply)
