@@ -37,14 +37,14 @@ HERE = Path(__file__).parent.parent / "src"
 ROUNDS = {"logistic": 60, "mlp": 40, "cnn": 8, "char_lstm": 8}
 MECHANISMS = (  # model, algorithm, what is switched off
     ("logistic", "fedavg", ("take",)),
-    ("logistic", "mime", ("inner_products",)),
+    ("mlp", "fedavg", ("inner_products",)),
     ("mlp", "fedavg", ("outer_sum", "add_outer")),
     ("mlp", "fedavg", ("lazy",)),
     ("cnn", "fedavg", ("convolve", "kernel_gradient")),
     ("char_lstm", "fedavg", ("lstm_forward", "lstm_backward")),
     ("mlp", "mime", ("factors",)),
     ("char_lstm", "mime", ("cache",)),
-    ("mlp", "mime", ("first_step",)),
+    ("char_lstm", "mime", ("first_step",)),
     ("char_lstm", "fedavg", ("half_batches",)),
     ("logistic", "fedavg", ("pool",)),
     ("logistic", "fedavg", ("prefetch",)),
