@@ -170,7 +170,7 @@ def test_a_store_is_opened_by_its_path(ray: Ray, tmp_path: Any, monkeypatch: pyt
     options = {"seed": 1, "evaluate_every": ROUNDS}
     ours = fm.simulate(KINDS["mime-adam"], PROBLEM, stored, ROUNDS, 6, 4, backend=ray, **options)
     _agree(ours, _expected("mime-adam"))
-    monkeypatch.setattr(stored, "_origin", (fm.data.from_store, (str(tmp_path / "elsewhere"),)))
+    monkeypatch.setattr(stored, "origin", stored.origin._replace(arguments=(str(tmp_path / "elsewhere"),)))
     with pytest.raises(fm.DataError, match="elsewhere"):
         fm.simulate(KINDS["fedavg"], PROBLEM, stored, 1, 2, backend=ray)
 
