@@ -93,6 +93,7 @@ class LocalBackend:
         self.memory: ClientMemory | None = None
         self.problem, self._model, self._intake, self._drift = problem, model, intake, drift
         self._mesh = mesh(devices)
+        self.layout = layout_of(self._mesh.size)
         self._layout = layout or Layout(self._mesh.size * lanes(), problem.chunk)
         self._pool = None
         if expected is not None:
@@ -142,6 +143,10 @@ class LocalBackend:
         padded = {name: column[np.minimum(np.arange(width), n - 1)] for name, column in batch.items()}
         found = jax.device_get(_metrics(self.problem, replicate(params, self._mesh), padded, self._mesh))
         return jax.tree.map(lambda values: values[:n], found)
+
+    def figures(self) -> Mapping[str, float]:
+        """See `Backend.figures`. There is nothing to say."""
+        return {}
 
     def close(self) -> None:
         """See `Backend.close`. Memory of the devices is freed with the back end itself."""
@@ -305,6 +310,12 @@ class LocalBackend:
             pool[name] = np.empty((size, *like.shape[1:]), like.dtype)  # no table points at the rows left unfilled
             np.concatenate([c[name] for c in columns], out=pool[name][:end])
         return replicate(pool, self._mesh), starts, lengths
+
+
+def layout_of(devices: int, parts: int = 1) -> str:
+    """`Backend.layout` of a cohort in so many parts, each on so many devices."""
+    each = f"{devices} device{'s' if devices > 1 else ''}"
+    return each if parts == 1 else f"{parts} parts on {each} each"
 
 
 def check_kept(work: Work, model: Any) -> None:

@@ -161,14 +161,12 @@ def _started(what: str) -> tuple[subprocess.Popen[str], dict[str, str]]:
     command = [sys.executable, "-P", head.__file__, what]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     process = subprocess.Popen(command, **pipes, text=True, start_new_session=True)  # noqa: S603
-    atexit.register(_said_farewell, process)
     assert process.stdout is not None
     return process, json.loads(process.stdout.readline() or '{"error": "it has ended without a word"}')
 
 
 def _said_farewell(process: subprocess.Popen[str]) -> None:
-    """Tell it that the driver ends on purpose."""
-    atexit.unregister(_said_farewell)
+    """Tell it that the driver has ended its use of Ray itself."""
     assert process.stdin is not None
     with contextlib.suppress(OSError, ValueError):
         process.stdin.write(head.FAREWELL)
