@@ -9,15 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import fedmime as fm
 from engine.setting import population
 from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.abstract import Anchor
 from fedmime.engine.backends.backend import Kept, Totals, Work
-from fedmime.engine.backends.ray.parts import PartAnswer, Sent, accepted, added, arrived, deal, plain, split
+from fedmime.engine.backends.ray.parts import PartAnswer, Sent, accepted, added, arrived, plain, split
 from fedmime.engine.round import work_of
 from fedmime.engine.sampling import Schedule
 from fedmime.errors import DataError
@@ -30,16 +28,6 @@ CLIENTS = population(SIZES)
 def _work(cohort_size: int = 6) -> Work:
     cohort = Schedule(cohort_size, 4, 1, None, 0, "examples").cohort(MIME, CLIENTS, 0)
     return work_of(MIME, Anchor(points=1), 0, cohort, jax.random.key(3))
-
-
-@given(st.lists(st.floats(0, 100), max_size=30), st.integers(1, 9))
-def test_members_are_dealt_evenly(costs: list[float], parts: int) -> None:
-    """Everybody is in one part, and no part has more than an average one and the longest member."""
-    dealt = deal(costs, parts)
-    assert sorted(place for part in dealt for place in part) == list(range(len(costs)))
-    assert all(part == sorted(part) for part in dealt)
-    loads = [sum(costs[place] for place in part) for part in dealt]
-    assert max(loads) <= sum(costs) / parts + max(costs, default=0) + 1e-9
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 9])

@@ -18,7 +18,7 @@ from fedmime.compilation import prepare
 from fedmime.engine.backends.backend import Answer, Kept, Problem, Totals, Work
 from fedmime.engine.backends.local import programs
 from fedmime.engine.backends.local.devices import REPLICATED, SHARDED, add_parts, lanes, mesh, replicate, shard
-from fedmime.engine.backends.local.layout import Layout, Loaded, Tables
+from fedmime.engine.backends.local.layout import Layout, Loaded, Tables, in_words
 from fedmime.engine.backends.local.pool import Pool
 from fedmime.engine.backends.randomized import draws_random_numbers
 from fedmime.engine.backends.specification import Expected
@@ -93,7 +93,7 @@ class LocalBackend:
         self.memory: ClientMemory | None = None
         self.problem, self._model, self._intake, self._drift = problem, model, intake, drift
         self._mesh = mesh(devices)
-        self.layout = layout_of(self._mesh.size)
+        self.layout = in_words(self._mesh.size)
         self._layout = layout or Layout(self._mesh.size * lanes(), problem.chunk)
         self._pool = None
         if expected is not None:
@@ -310,12 +310,6 @@ class LocalBackend:
             pool[name] = np.empty((size, *like.shape[1:]), like.dtype)  # no table points at the rows left unfilled
             np.concatenate([c[name] for c in columns], out=pool[name][:end])
         return replicate(pool, self._mesh), starts, lengths
-
-
-def layout_of(devices: int, parts: int = 1) -> str:
-    """`Backend.layout` of a cohort in so many parts, each on so many devices."""
-    each = f"{devices} device{'s' if devices > 1 else ''}"
-    return each if parts == 1 else f"{parts} parts on {each} each"
 
 
 def check_kept(work: Work, model: Any) -> None:

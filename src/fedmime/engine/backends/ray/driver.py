@@ -16,7 +16,8 @@ import numpy as np
 
 from fedmime.algorithms.algorithm import Message
 from fedmime.engine.backends.backend import Answer, Problem, Work
-from fedmime.engine.backends.local.dispatch import LocalBackend, check_kept, layout_of
+from fedmime.engine.backends.local.dispatch import LocalBackend, check_kept
+from fedmime.engine.backends.local.layout import in_words
 from fedmime.engine.backends.ray import crew, dispatch
 from fedmime.engine.backends.ray.handshake import Recipe, Subject, modules_of
 from fedmime.engine.backends.ray.parts import Part, added, plain, split
@@ -63,7 +64,7 @@ class RayBackend:
     def __init__(self, problem: Problem, model: Any, needs: Needs, options: Options, parts: int) -> None:
         self.memory: ClientMemory | None = None
         self.problem, self._model, self._needs, self._options, self._parts = problem, model, needs, options, parts
-        self.layout = layout_of(options.cores, parts)
+        self.layout = in_words(options.cores, parts)
         self._intake = needs.intake or Intake(problem.check)
         self._population = None if needs.expected is None else needs.expected.population
         self._run, self._crew = f"{_PROCESS}-{next(_numbers)}", None

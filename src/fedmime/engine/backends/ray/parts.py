@@ -19,6 +19,7 @@ import numpy as np
 
 from fedmime.aggregation.gate import Reason
 from fedmime.engine.backends.backend import Answer, Kept, Totals, Work
+from fedmime.engine.backends.local.layout import cost, deal
 from fedmime.engine.cohort import Batches, Cohort, Columns, Source
 from fedmime.engine.sampling import PopulationSource
 from fedmime.errors import DataError
@@ -103,32 +104,15 @@ def split(work: Work, parts: int, population: Any) -> dict[int, Part]:
         parts: how many parts there are.
         population: what the workers have; clients drawn from another one travel with their data.
     """
-    key, costs = Key.of(work.key), costs_of(work)
+    key, costs = Key.of(work.key), [cost(work, m.steps, m.size, m.probes) for m in work.cohort.members]
     found = {}
-    for number, places in enumerate(deal(costs, parts)):
+    for number, places in enumerate(map(sorted, deal(costs, parts))):
         if places:
             chosen = np.asarray(places)
             shares = {"updates": work.updates[chosen], "gradients": work.gradients[chosen]}
             share = work._replace(cohort=_part(work.cohort, places, population), key=key, **shares)
             found[number] = Part(number, sum(costs[place] for place in places), share)
     return found
-
-
-def costs_of(work: Work) -> list[float]:
-    """How much work every member of the cohort is, in local steps; a full gradient is as many as it has batches."""
-    cohort = work.cohort
-    return [m.steps + (m.size / cohort.batch_size if work.asks and m.probes else 0) for m in cohort.members]
-
-
-def deal(costs: Sequence[float], parts: int) -> list[list[int]]:
-    """Places in the cohort for every part: longest first, each to the part with the least work so far."""
-    dealt: list[list[int]] = [[] for _ in range(parts)]
-    loads = [0.0] * parts
-    for place in sorted(range(len(costs)), key=lambda place: (-costs[place], place)):
-        part = loads.index(min(loads))
-        dealt[part].append(place)
-        loads[part] += costs[place]
-    return [sorted(places) for places in dealt]
 
 
 def _part(cohort: Cohort, places: Sequence[int], population: Any) -> Cohort:
