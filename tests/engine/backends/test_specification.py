@@ -13,7 +13,17 @@ from fedmime.engine.backends.ray.driver import RayBackend
 
 
 @pytest.mark.parametrize(
-    "options", [{"workers": 0}, {"cores_per_worker": 0}, {"deadline": 0.0}, {"address": ""}, {"parts": 0}]
+    "options",
+    [
+        {"workers": 0},
+        {"cores_per_worker": 0},
+        {"deadline": 0.0},
+        {"parts": 0},
+        {"address": ""},
+        {"address": "auto"},
+        {"address": "ray://10.0.0.1:10001"},
+        {"address": 6379},
+    ],
 )
 def test_wrong_options_of_ray_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(fm.ConfigError, match=f"ray: {next(iter(options))} must"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -11,6 +12,8 @@ from fedmime.engine.backends.backend import Backend, Problem
 from fedmime.engine.intake import Intake
 from fedmime.errors import ConfigError
 from fedmime.validation import POSITIVE, count, quote, real
+
+_HOST_AND_PORT = re.compile(r"[^\s/]+:[0-9]{1,5}")
 
 
 class Expected(NamedTuple):
@@ -86,7 +89,7 @@ class Ray:
         count("ray", "cores_per_worker", self.cores_per_worker, least=1)
         count("ray", "parts", self.parts, least=1)
         real("ray", "deadline", self.deadline, POSITIVE)
-        if self.address is not None and (not isinstance(self.address, str) or not self.address):
+        if self.address is not None and not _HOST_AND_PORT.fullmatch(str(self.address)):
             raise ConfigError(f"ray: address must be a cluster's, such as '10.0.0.1:6379', got {quote(self.address)}")
 
     def start(self, problem: Problem, model: Any, needs: Needs = NO_NEEDS) -> Backend:
