@@ -154,30 +154,32 @@ def test_another_run_is_refused(ray: Ray, monkeypatch: pytest.MonkeyPatch, name:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mime-adam", "scaffold"])
 def test_ten_kills_at_random_times(ray: Ray, monkeypatch: pytest.MonkeyPatch, fact: Any, kind: str) -> None:
-    """Forty rounds; in ten phases, drawn at random, a worker is killed within 30 ms, which is how long one takes."""
+    """Forty rounds; in ten phases, drawn at random, a worker is killed while it computes, or right after."""
     whole = unbroken(kind, 40)
-    rng, collect, calls, met = np.random.default_rng(7), dispatch.collect, itertools.count(), []
-    chosen = set(rng.choice(79 if kind == "mime-adam" else 40, 10, replace=False).tolist())
+    rng, collect, calls, killed = np.random.default_rng(7), dispatch.collect, itertools.count(), []
+    phases = 79 if kind == "mime-adam" else 40
+    chosen = set(rng.choice(np.arange(0, phases, 2), 10, replace=False).tolist())  # the next one notices, if not this
 
     def collect_and_kill(crew: crew.Crew, orders: Any, placed: Any) -> Any:
-        if next(calls) not in chosen:
-            return collect(crew, orders, placed)
-        all_ready()
-        victim = crew.seats[rng.integers(2)]
-        killer = threading.Timer(rng.uniform(0, 0.03), os.kill, (victim.place.pid, signal.SIGKILL))
+        killer, lost, call = None, len(crew.lost), next(calls)
+        if call in chosen:
+            all_ready()
+            pid = crew.seats[rng.integers(2)].place.pid
+            killer = threading.Timer(rng.uniform(0, 0.02), os.kill, (pid, signal.SIGKILL))
+            killer.start()
         start = time.monotonic()
-        killer.start()
         found = collect(crew, orders, placed)
-        met.append(not victim.alive)
-        fact("seconds of a phase in which a worker is killed by SIGKILL", time.monotonic() - start)
-        killer.join()
+        if len(crew.lost) > lost:
+            fact(f"seconds of a phase of {kind} that notices a worker killed by SIGKILL", time.monotonic() - start)
+            killed.append(call in chosen)
+        if killer is not None:
+            killer.join()
         return found
 
     monkeypatch.setattr(dispatch, "collect", collect_and_kill)
     broken = run(KINDS[kind], ray, rounds=40)
     assert same(broken.state, whole.state)
-    assert len(met) == 10
-    assert any(met)
-    fact("kills that met a worker at work", sum(met))
+    assert len(killed) >= 9  # the last one may come after everything
+    fact(f"kills of {kind} that met a worker at work", sum(killed))
     monkeypatch.undo()
     all_ready()
