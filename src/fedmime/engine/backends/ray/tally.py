@@ -73,7 +73,7 @@ class Tally:
 
     def lines(self, lost: Mapping[Seat, str]) -> Iterator[str]:
         """A line for every worker of the run, and why those were lost that were."""
-        for seat, share in self.shares.items():
+        for seat, share in sorted(self.shares.items(), key=lambda pair: pair[0].number):
             yield f"{seat}: {share}" + (f"; lost: {lost[seat]}" if seat in lost else "")
 
 

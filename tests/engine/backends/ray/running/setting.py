@@ -47,6 +47,6 @@ def all_ready() -> None:
 
 
 @functools.cache
-def unbroken(kind: str, rounds: int = ROUNDS) -> Any:
+def unbroken(kind: str, rounds: int = ROUNDS, steps: int | None = None) -> Any:
     all_ready()
-    return run(KINDS[kind], SPECIFICATION, rounds=rounds)
+    return run(KINDS[kind], SPECIFICATION, rounds=rounds, steps=steps)
