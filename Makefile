@@ -38,7 +38,7 @@ browser:
 # Two processes; neighbouring tests share fixtures and programs, so each process gets half of them in a row. The tests of
 # the Ray back end share one Ray, whose workers need the cores: they run by themselves.
 SHARED := --numprocesses 2 --dist worksteal
-RAY := tests/engine/backends/test_ray.py
+RAY := tests/engine/backends/ray/running
 test: install lint browser
 	$(BIN)/python -m pytest --quiet $(SHARED) --ignore $(RAY)
 	$(BIN)/python -m pytest --quiet $(RAY)

@@ -30,6 +30,7 @@ LAYERS = [
         "devices",
         "files",
         "errors",
+        "origin",
         "validation",
     },
 ]
@@ -49,6 +50,7 @@ WITHIN = {  # who may import whom in the same layer
     ("backends", "engine"),
     ("randomness", "errors"),
     ("files", "errors"),
+    ("origin", "errors"),
 }
 EXTRAS = {"flax", "equinox", "matplotlib", "ray", "flwr", "torch"}
 PURE = (

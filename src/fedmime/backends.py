@@ -6,5 +6,6 @@ Local(devices=1, layout=None)
 """
 
 from fedmime.engine.backends.specification import local, ray, reference
+from fedmime.origin import by_name
 
-__all__ = ["local", "ray", "reference"]
+__all__ = ["by_name", "local", "ray", "reference"]

@@ -27,8 +27,9 @@ class Directory:
         self.rows: list[dict[str, Any]] = []
         self.told: list[tuple[Any, ...]] = []
 
-    def row(self, row: dict[str, Any]) -> None:
+    def row(self, row: dict[str, Any], timings: dict[str, float]) -> None:
         self.rows.append(row)
+        self.timings = timings
 
     def status(self, *what: Any) -> None:
         self.told.append(what)
@@ -128,6 +129,16 @@ def test_a_directory_is_told_how_the_run_goes() -> None:
     assert log.rows is directory.rows
     expected = [("running", 0, 2), ("save", 2), ("running", 2, 2), ("export",), ("done", 2, 2)]
     assert directory.told == expected
+
+
+def test_durations_do_not_belong_to_what_was_computed() -> None:
+    directory = Directory()
+    log = Log(2, Gate(), COST, directory)  # pyright: ignore[reportArgumentType]
+    log.write(_work(), _info(), {"test_loss": 0.3}, {"workers": 2, "seconds_gather": 0.1})
+    assert directory.rows[0]["workers"] == 2
+    assert directory.rows[0]["test_loss"] == 0.3
+    assert "seconds_gather" not in directory.rows[0]
+    assert directory.timings == {"seconds_gather": 0.1}
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,19 @@ def test_a_directory_changes_no_number(tmp_path: Path) -> None:
     assert same(runs[0].history, runs[1].history)
 
 
+def test_a_run_that_goes_on_elsewhere_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """On another number of devices sums are rounded differently; whoever compares bits must know."""
+    with pytest.raises(fm.Stopped):
+        _simulate(a.fedavg(0.1), tmp_path, STOPS, devices=2)
+    _simulate(a.fedavg(0.1), tmp_path, STOPS + 9, devices=2)
+    told = lambda: [message for message in caplog.messages if "goes on with" in message]
+    assert not told()
+    _simulate(a.fedavg(0.1), tmp_path, devices=1)
+    (words,) = told()
+    assert "was computed on 2 devices and goes on with 1 device: sums are rounded differently" in words
+    assert "2 devices and goes on with 1 device" in (tmp_path / "log.txt").read_text()
+
+
 def _structures() -> dict[str, Any]:
     """One algorithm for each structure that a server state can have."""
     return {str(jax.tree.structure(case.algorithm.init(model()).server)): case.algorithm for case in CASES}
@@ -75,7 +88,7 @@ def test_states_of_every_case_come_back_bit_for_bit(tmp_path: Path) -> None:
         state = algorithm.init(model())
         numbers = jax.tree.map(lambda leaf: (np.asarray(leaf) + rng.normal()).astype(leaf.dtype), state.server)
         with RunDirectory(tmp_path / str(i), keep=1) as directory:
-            directory.claim({}, {}, {}, fresh=False)
+            directory.claim({}, {}, "1 device", fresh=False)
             directory.resume(state, ())
             directory.row({"round": 0, "loss": 1.0})
             directory.save(fm.State(1, numbers))

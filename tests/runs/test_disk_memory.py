@@ -7,6 +7,7 @@ import pytest
 
 import fedmime as fm
 from engine.setting import same
+from fedmime.runs.slots import SlotFile
 
 BLANK = {"w": np.zeros((2, 3)), "b": np.zeros((), np.float32)}
 
@@ -83,3 +84,35 @@ def test_every_held_commit_stays_readable_until_it_is_released(tmp_path: Path) -
     assert last[8] == indexes[2][9]
     assert len({last[8], last[9], indexes[1][9], indexes[3][9]}) == 4
     assert same(memory.read([8]), [values[1]])
+
+
+def test_workers_write_and_the_driver_adopts(tmp_path: Path) -> None:
+    """What others have written becomes a client's own in one step; what is not adopted changes nothing."""
+    rng, path = np.random.default_rng(0), tmp_path / "kept"
+    values = [_value(rng) for _ in range(4)]
+    memory = fm.DiskMemory(BLANK, path).write([4, 5], values[:2])
+    index = memory.commit(1)
+    there = SlotFile(path, BLANK)
+    first, second = memory.take(2)
+    assert not {first, second} & set(index.values())
+    there.write({first: values[2], second: values[3]})
+    assert same(memory.read([4, 5]), values[:2])
+    memory.adopt({5: first, 9: second})
+    assert same(memory.read([4, 5, 9]), [values[0], values[2], values[3]])
+    assert memory.slots([4, 5, 6]) == {4: index[4], 5: first}
+    assert same(fm.DiskMemory(BLANK, path, index).read([4, 5, 9]), [*values[:2], BLANK])
+    (third,) = memory.take(1)
+    memory.adopt({5: third})
+    assert memory.take(1) == [first]  # of no commit, and nobody's any more
+
+
+def test_slots_that_were_taken_are_nobody_elses(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    memory = fm.DiskMemory(BLANK, tmp_path / "kept").write([1], [_value(rng)])
+    taken = memory.take(3)
+    memory.commit(1)
+    memory.write([1, 2, 3], [_value(rng) for _ in range(3)])
+    memory.commit(2)
+    assert not set(taken) & set(memory.slots([1, 2, 3]).values())
+    memory.give_back(taken[:2])
+    assert set(memory.take(2)) == set(taken[:2])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, Self, overload
 
 import numpy as np
 
 from fedmime.errors import DataError
+from fedmime.origin import Origin
 
 Columns = dict[str, np.ndarray]
 
@@ -94,7 +94,7 @@ class Population:
     function on first use, or else all test clients together. `pooled` is a quick way to all examples, if there is one.
     `resident`: what is read stays in memory as it is, so that arrays need not be copied while a run goes on.
     `check` raises if what clients are read from has changed; it is called before every cohort, so it must be quick.
-    `origin` is a function and its arguments that open the same population in another process, which pickling then uses.
+    `origin` is a call that opens the same population in another process; it is then pickled as that call.
     """
 
     def __init__(
@@ -111,14 +111,14 @@ class Population:
         pooled: Callable[[], Columns] | None = None,
         resident: bool = False,
         check: Callable[[], None] = _unchanged,
-        origin: tuple[Callable[..., Population], tuple[object, ...]] | None = None,
+        origin: Origin | None = None,
     ) -> None:
         self.name = name
         self.ids = ids if isinstance(ids, Sequence) and not isinstance(ids, list | tuple) else Ids(ids)
         self.sizes = np.asarray(sizes, dtype=np.int64)
         self.fields = dict(fields)
         self.test_clients, self.resident, self.check = test_clients, resident, check
-        self._read, self._identity, self._test, self._pooled, self._origin = read, identity, test, pooled, origin
+        self._read, self._identity, self._test, self._pooled, self.origin = read, identity, test, pooled, origin
         if len(self.ids) != len(self.sizes):
             raise DataError(f"{name}: {len(self.ids)} ids but {len(self.sizes)} sizes")
 
@@ -180,24 +180,37 @@ class Population:
 
         save(self, path)
 
+    def made_by(self, origin: Origin) -> Self:
+        """The same population, which remembers how it was made. It is pickled as that call."""
+        new = self._copied()
+        new.origin = origin
+        return new
+
     def portable(self) -> Population:
         """The same clients for another process, without what the server tests on.
 
-        Pickled, a stored population is the path of its store, and one in memory a few large arrays.
+        Pickled, a population in memory is a few large arrays, one with an origin the call that opens it, such as the
+        path of a store, and any other its parts.
         """
-        if self._origin is not None:
-            return self
         if self.resident and not any(field.ragged for field in self.fields.values()):
             read = Slices(self.pool(), np.concatenate([[0], np.cumsum(self.sizes)]))
             return Population(
                 self.name, self.ids, self.sizes, self.fields, read, identity=self.identity(), resident=True
             )
-        light = copy.copy(self)
+        if self.origin is not None:
+            return self
+        light = self._copied()
         light._test = light._pooled = light.test_clients = None
         return light
 
+    def _copied(self) -> Self:
+        """A shallow copy without what is cached; that of `copy` would open a store again."""
+        new = object.__new__(type(self))
+        new.__dict__ |= self.__getstate__()
+        return new
+
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return super().__reduce_ex__(protocol) if self._origin is None else self._origin
+        return super().__reduce_ex__(protocol) if self.origin is None else self.origin.pickled
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_pooled_test"}  # which is a cache

@@ -22,6 +22,7 @@ from fedmime.data.schema import TEST, TEST_CLIENTS, fields_of, read_schema
 from fedmime.data.writer import INDEX, SCHEMA, StoreWriter, field_files, starts_of
 from fedmime.errors import DataError
 from fedmime.files import whole_directory
+from fedmime.origin import Origin
 
 
 def save(population: Population, path: str | os.PathLike[str]) -> None:
@@ -85,7 +86,7 @@ def from_store(path: str | os.PathLike[str], verify: bool = False) -> Population
         test_clients=test_clients,
         pooled=lambda: {name: reader(0, examples) for name, reader in readers.items()},
         check=unchanged,
-        origin=(from_store, (str(directory.absolute()),)),
+        origin=Origin("fedmime.data.store:from_store", (str(directory.absolute()),)),
     )
 
 

@@ -57,13 +57,16 @@ class Log:
         with contextlib.suppress(OSError):
             self._directory.status("preempted" if stopped else "failed", len(self.rows), self._rounds, told)
 
-    def write(self, work: Work, info: Info, measured: Mapping[str, float]) -> None:
+    def write(
+        self, work: Work, info: Info, measured: Mapping[str, float], figures: Mapping[str, float] | None = None
+    ) -> None:
         """Add the row of a round.
 
         Args:
             work: the round's cohort and algorithm, from which the communicated bytes follow.
             info: what happened in the round.
             measured: metrics that were evaluated after it, by name.
+            figures: what the back end says about it, see `Backend.figures`.
 
         Raises:
             Diverged: this round exhausts the gate's patience. The row is written first, with the reason.
@@ -79,11 +82,14 @@ class Log:
             notes.info("round %d left out: %s", info.round, ", ".join(map(repr, info.refused)))
         row |= {"bytes_down": sent[0], "bytes_up": sent[1], "bytes_total": before + sum(sent)}
         row |= measured
+        told = figures or {}
+        timings = {name: value for name, value in told.items() if name.startswith("seconds")}
+        row |= {name: value for name, value in told.items() if name not in timings}
         row |= {} if reason is None else {"reason": reason}
         if self._directory is None:
             self.rows.append(row)
         else:
-            self._directory.row(row)
+            self._directory.row(row, timings)
         if reason is not None:
             raise Diverged(f"simulate: {reason}; lower eta")
 

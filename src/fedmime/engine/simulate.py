@@ -145,10 +145,12 @@ def simulate(
         directory = None
         if run_dir is not None:
             directory = stack.enter_context(RunDirectory(Path(run_dir), saving.keep))
-            directory.claim(facts, facts if config is None else config, facts["data"], saving.fresh)
+            directory.claim(facts, facts if config is None else config, running.layout, saving.fresh)
             state = directory.resume(state, blank)
-        cost = communication.cost(algorithm, params(state), aggregator)
-        log = stack.enter_context(Log(rounds, gate, cost, directory))
+            running.memory = state.memory  # workers look whether they reach its file
+        log = stack.enter_context(
+            Log(rounds, gate, communication.cost(algorithm, params(state), aggregator), directory)
+        )
         intake.say()
         prefetch = Prefetch(work, running, state.round, rounds)
         while state.round < rounds:
@@ -158,7 +160,7 @@ def simulate(
                 info = info._replace(epsilon=aggregator.epsilon(state.aggregation, sampling))
             last = state.round == rounds
             measured = evaluation.measure(running, population, params(state), state.round, last, log.clients)
-            log.write(current, info, measured)
+            log.write(current, info, measured, running.figures())
             log.best(state, measured.get("test_accuracy"))
             signal = None if stop is None else stop()
             if state.round % saving.every == 0 or last or signal:

@@ -209,3 +209,13 @@ def get(name: str) -> Task:
         hint = f"did you mean {close[0]!r}?" if close else f"accepted are {', '.join(TASKS)}"
         raise ConfigError(f"task: there is no {name!r}; {hint}")
     return TASKS[name]
+
+
+def problem(name: str) -> Problem:
+    """The problem of a task. Workers call this, too, by its name."""
+    return get(name).problem()
+
+
+def population(name: str, data_dir: str | None) -> Population:
+    """The population of a task. Workers call this, too, by its name."""
+    return get(name).population(data_dir)

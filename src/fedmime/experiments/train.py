@@ -18,6 +18,7 @@ from fedmime.errors import ConfigError
 from fedmime.experiments import messages, recipes, tasks
 from fedmime.experiments.setting import Setting, plain
 from fedmime.models import Problem
+from fedmime.origin import by_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,17 +42,18 @@ def prepare(setting: Setting, data_dir: str | os.PathLike[str] | None = None) ->
     task = tasks.get(setting.task)
     full = recipes.resolved(setting, task)
     algorithm, aggregation = recipes.algorithm(full), messages.aggregator(full)
-    population = _population(task.name, None if data_dir is None else os.fspath(data_dir))
+    population = _population(task.name, None if data_dir is None else os.path.abspath(data_dir))
     clients = int((population.sizes > 0).sum())
     if full.cohort is not None and full.cohort > clients:
         raise ConfigError(f"setting: cohort={full.cohort} exceeds the {clients} clients of {task.name}; lower it")
-    return Prepared(full, task.problem(), population, algorithm, aggregation)
+    problem = by_name("fedmime.experiments.tasks:problem", task.name)
+    return Prepared(full, problem, population, algorithm, aggregation)
 
 
 @functools.lru_cache(maxsize=4)
 def _population(task: str, data_dir: str | None) -> Population:
     """A task's data, opened once a process: methods that are compared share it."""
-    return tasks.get(task).population(data_dir)
+    return by_name("fedmime.experiments.tasks:population", task, data_dir)
 
 
 def run(

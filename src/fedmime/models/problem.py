@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
 
+from fedmime.origin import Origin
 from fedmime.validation import count, function
 
 Params = Any
@@ -69,9 +70,20 @@ class Problem:
     check: Callable[[Mapping[str, np.ndarray]], None] = _accept
     factors: Factors | None = None
     chunk: int = 128
+    origin: Origin | None = dataclasses.field(default=None, init=False, compare=False)
+    """The call that makes the same problem in another process; a changed copy (`dataclasses.replace`) has none."""
 
     def __post_init__(self) -> None:
         count("problem", "chunk", self.chunk, least=1)
+
+    def made_by(self, origin: Origin) -> Self:
+        """The same problem, which remembers how it was made. It is pickled as that call."""
+        new = dataclasses.replace(self)
+        object.__setattr__(new, "origin", origin)
+        return new
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return super().__reduce_ex__(protocol) if self.origin is None else self.origin.pickled
 
 
 def from_functions(

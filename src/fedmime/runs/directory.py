@@ -32,11 +32,12 @@ from fedmime.files import flush, read_object, require_writable, sha256_of, whole
 from fedmime.runs import history, identity, provenance
 from fedmime.runs.checkpoint import Checkpoints, Saved
 from fedmime.runs.disk_memory import DiskMemory
-from fedmime.runs.notes import notes, written_to
+from fedmime.runs.notes import notes, warnings, written_to
 from fedmime.validation import count, flag
 from fedmime.vector import by_place
 
 IDENTITY, CONFIG, STATUS, LOG, LOCK = "identity.json", "config.yaml", "status.json", "log.txt", "run.lock"
+ENVIRONMENT = "env.json"
 TIMINGS, CLIENTS, MEMORY = "timings.jsonl", "clients.json", "clients.memory"
 MODEL, BEST, CHECKPOINTS, EVENTS = "model.safetensors", "best.safetensors", "checkpoints", "tb"
 _RESULTS = (TIMINGS, CLIENTS, MEMORY, MODEL, BEST, CHECKPOINTS, EVENTS, history.METRICS)
@@ -114,14 +115,14 @@ class RunDirectory:
             self._open(facts)
             self._saved()
 
-    def claim(self, facts: Mapping[str, Any], config: Mapping[str, Any], data: Mapping[str, Any], fresh: bool) -> None:
+    def claim(self, facts: Mapping[str, Any], config: Mapping[str, Any], layout: str, fresh: bool) -> None:
         """Make the directory this run's own and write down what was asked.
 
         Args:
             facts: the identity of the run. A directory that holds a run with other facts is refused with
                 `CheckpointError`.
             config: the configuration, as the user gave it.
-            data: a description of the population.
+            layout: how cohorts are divided, `Backend.layout`. A run may go on with another one, and says so.
             fresh: remove an earlier run in the directory, instead of continuing or refusing it.
         """
         import yaml
@@ -129,15 +130,19 @@ class RunDirectory:
         if fresh:
             self._clear()
         self._open(facts)
+        before = provenance.layout_in(self.path / ENVIRONMENT)
         for name, text in {
             CONFIG: yaml.safe_dump(dict(config), sort_keys=False),
             "command.txt": shlex.join(sys.argv) + "\n",
-            "env.json": json.dumps(provenance.environment(), indent=1),
-            "data.json": json.dumps(dict(data), indent=1),
+            ENVIRONMENT: json.dumps(provenance.environment() | {"layout": layout}, indent=1),
+            "data.json": json.dumps(facts.get("data", {}), indent=1),
             IDENTITY: json.dumps(dict(facts), indent=1),
         }.items():
             self._write(name, text)
         self._stack.enter_context(written_to(self.path / LOG))
+        if before not in (None, layout) and self.checkpoints.rounds():
+            words = "%r was computed on %s and goes on with %s: sums are rounded differently in their last bits"
+            warnings.warning(words, str(self.path), before, layout)
 
     def resume(self, state: State, blank: Any) -> State:
         """The state from which the run continues, and the files brought back to it.
@@ -168,12 +173,17 @@ class RunDirectory:
         self._events(finished)
         return state
 
-    def row(self, row: dict[str, Any]) -> None:
-        """Append the figures of a round to the history, the timings and the TensorBoard events."""
+    def row(self, row: dict[str, Any], timings: Mapping[str, float] | None = None) -> None:
+        """Append the figures of a round to the history, the timings and the TensorBoard events.
+
+        Args:
+            row: what was computed, which is the same whenever the run is repeated.
+            timings: durations beside that of the run so far.
+        """
         self.rows.append(row)
-        seconds = self.seconds()
+        took = {"round": row["round"], "seconds": round(self.seconds(), 3), **(timings or {})}
         self._append(history.METRICS, history.line(row))
-        self._append(TIMINGS, history.line({"round": row["round"], "seconds": round(seconds, 3)}))
+        self._append(TIMINGS, history.line(took))
         for name, value in row.items():
             if isinstance(value, float) and np.isfinite(value):
                 self._tb.add_scalar(name, value, row["round"] + 1)

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import os
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import jax
-import numpy as np
-
 from fedmime.errors import CheckpointError
-
-_FIRST_SLOTS, _SUM = 64, 4  # slots of a new file; bytes of a checksum
+from fedmime.files import flush
+from fedmime.runs.slots import SlotFile
 
 
 class DiskMemory:
-    """A client memory in a memory-mapped file of equal slots, one for each client seen.
+    """A client memory in a file of equal slots, one for each client seen.
 
     The file alone does not say which slot belongs to which client: the index is part of a checkpoint. A slot that a
     commit refers to is not overwritten before that commit is released; a new value goes to a free slot instead. So a
-    process that is killed at any time leaves a file from which every kept checkpoint can be resumed. Each slot ends
-    with a CRC-32 of its value, so that damage is detected.
+    process that is killed at any time leaves a file from which every kept checkpoint can be resumed.
+
+    Workers read and write the file themselves. They are told the slots of old values (`slots`) and are given free ones
+    for new values (`take`), which `adopt` then makes the clients' own.
+
+    Attributes:
+        blank: the value of a client that was never seen.
+        path: the file.
     """
 
     def __init__(
@@ -32,7 +34,7 @@ class DiskMemory:
         index: Mapping[int, int] | None = None,
         held: Mapping[int, Mapping[int, int]] | None = None,
     ) -> None:
-        """Open the file at `path`, or create it.
+        """Open the file at `path`, or create it with the first value.
 
         Args:
             blank: the value of a client that was never seen; it determines the layout of a slot.
@@ -44,40 +46,60 @@ class DiskMemory:
         Raises:
             CheckpointError: the file has fewer slots than the indexes refer to.
         """
-        leaves, self._tree = jax.tree.flatten(blank)
-        self._blank = [np.asarray(leaf) for leaf in leaves]
-        self._unseen = self._pack(blank)
-        self._path = Path(path)
+        self.blank, self.path = blank, Path(path)
+        self._file = SlotFile(self.path, blank)
         self._slots = dict(index or {})
         held = {0: self._slots} if held is None else held
         self._held = {name: frozenset(slots.values()) for name, slots in held.items()}
+        self._taken: set[int] = set()  # by workers, for values that nobody has adopted yet
         self._used = max((slot for slots in self._held.values() for slot in slots), default=-1) + 1
+        if len(self._file) < self._used:
+            words = f"holds {len(self._file)} clients, its index names {self._used}"
+            raise CheckpointError(f"client memory {self.path.name}: {words}")
         self._find_free()
-        holds = self._path.stat().st_size // self._unseen.size if self._path.exists() else 0
-        if holds < self._used:
-            raise CheckpointError(
-                f"client memory {self._path.name}: holds {holds} clients, its index names {self._used}"
-            )
-        self._table = self._open(max(holds, _FIRST_SLOTS))
 
     def __len__(self) -> int:
         return len(self._slots)
 
     def read(self, clients: Sequence[int]) -> list[Any]:
         """See `ClientMemory.read` in the engine; raises `CheckpointError` if one of these values is damaged."""
-        return [self._unpack(self._sound(c) if c in self._slots else self._unseen) for c in clients]
+        return self._file.read(clients, self._slots)
 
     def write(self, clients: Sequence[int], values: Sequence[Any]) -> Self:
         """Write values to the file and return this memory. Slots of commits are not touched.
 
         See `ClientMemory.write` in the engine.
         """
-        for client, value in zip(clients, values, strict=True):
-            slot = self._slots.get(client)
-            if slot is None or slot in self._locked:
-                slot = self._slots[client] = self._free.pop() if self._free else self._next()
-            self._table[slot] = self._pack(value)
+        for client in clients:
+            if self._slots.get(client) is None or self._slots[client] in self._locked:
+                self._slots[client] = self._next()
+        self._file.write({self._slots[client]: value for client, value in zip(clients, values, strict=True)})
         return self
+
+    def slots(self, clients: Sequence[int]) -> dict[int, int]:
+        """The slots of those clients that were seen."""
+        return {client: self._slots[client] for client in clients if client in self._slots}
+
+    def take(self, count: int) -> list[int]:
+        """Free slots for another process to write to. They are nobody else's until `adopt` or `give_back`."""
+        found = [self._next() for _ in range(count)]
+        self._taken.update(found)
+        return found
+
+    def give_back(self, slots: Iterable[int]) -> None:
+        """Slots that were taken and are not needed, to which nobody writes any more."""
+        returned = self._taken.intersection(slots)
+        self._taken -= returned
+        self._free += returned
+
+    def adopt(self, slots: Mapping[int, int]) -> None:
+        """Let clients have the values that another process has written to taken slots, by client."""
+        for client, slot in slots.items():
+            old = self._slots.get(client)
+            self._slots[client] = slot
+            if old is not None and old not in self._locked:
+                self._free.append(old)
+        self._taken.difference_update(slots.values())
 
     def commit(self, name: int = 0) -> dict[int, int]:
         """Make the present values permanent, under a name that replaces an earlier commit of the same name.
@@ -85,7 +107,8 @@ class DiskMemory:
         Returns:
             The index, slots by client, from which a new `DiskMemory` finds these values.
         """
-        self._table.flush()
+        if self._slots:
+            flush(self.path)
         self._held[name] = frozenset(self._slots.values())
         self._find_free()
         return dict(self._slots)
@@ -96,61 +119,14 @@ class DiskMemory:
         self._find_free()
 
     def _find_free(self) -> None:
-        """Compute which slots commits protect, and which slots neither a commit nor the present state uses."""
+        """Compute which slots commits protect, and which slots neither a commit nor anybody else uses."""
         self._locked = frozenset().union(*self._held.values())
-        used = self._locked.union(self._slots.values())
+        used = self._locked.union(self._slots.values(), self._taken)
         self._free = [slot for slot in reversed(range(self._used)) if slot not in used]
 
     def _next(self) -> int:
-        """A new slot at the end of the file, which doubles in size when it is full."""
-        if self._used == len(self._table):
-            self._table.flush()
-            self._table = self._open(2 * len(self._table))
-        self._reserve(self._used)
+        """A free slot, or a new one at the end of the file."""
+        if self._free:
+            return self._free.pop()
         self._used += 1
         return self._used - 1
-
-    def _reserve(self, slot: int) -> None:
-        """Allocate the disk blocks of a slot.
-
-        The file is sparse. Without an allocation, a full disk would show up as a bus error when a mapped page is
-        written, which ends the process; here it is an `OSError`.
-        """
-        if hasattr(os, "posix_fallocate"):
-            with self._path.open("r+b") as file:
-                os.posix_fallocate(file.fileno(), slot * self._unseen.size, self._unseen.size)
-
-    def _open(self, slots: int) -> np.memmap:
-        """Extend the file to so many slots and map it [slots, bytes of a slot]."""
-        with self._path.open("ab") as file:
-            file.truncate(slots * self._unseen.size)
-        return np.memmap(self._path, np.uint8, "r+", shape=(slots, self._unseen.size))
-
-    def _sound(self, client: int) -> np.ndarray:
-        """The slot of a client, after its checksum was verified."""
-        record = self._table[self._slots[client]]
-        if not np.array_equal(record[-_SUM:], _sum(record[:-_SUM])):
-            raise CheckpointError(
-                f"client memory {self._path.name}: what the client at position {client} kept is damaged; start afresh"
-            )
-        return record
-
-    def _pack(self, value: Any) -> np.ndarray:
-        """A value as the bytes of a slot: the leaves one after another, then their checksum."""
-        pairs = zip(jax.tree.leaves(value), self._blank, strict=True)
-        parts = [np.ascontiguousarray(leaf, like.dtype).reshape(-1).view(np.uint8) for leaf, like in pairs]
-        packed = np.concatenate(parts)
-        return np.concatenate([packed, _sum(packed)])
-
-    def _unpack(self, record: np.ndarray) -> Any:
-        """The value in the bytes of a slot, copied out of the mapped file."""
-        leaves, start = [], 0
-        for like in self._blank:
-            leaves.append(np.array(record[start : start + like.nbytes]).view(like.dtype).reshape(like.shape))
-            start += like.nbytes
-        return jax.tree.unflatten(self._tree, leaves)
-
-
-def _sum(values: np.ndarray) -> np.ndarray:
-    """The CRC-32 of bytes, as the `_SUM` bytes that end a slot."""
-    return np.frombuffer(zlib.crc32(np.ascontiguousarray(values).data).to_bytes(_SUM, "little"), np.uint8)

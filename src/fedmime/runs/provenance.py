@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from fedmime.files import read_object
 from fedmime.kernels import build
 
 _PACKAGES = ("fedmime", "jax", "jaxlib", "numpy", "optax", "orbax-checkpoint")
@@ -37,6 +38,14 @@ def environment() -> dict[str, Any]:
         "git": _commit(),
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def layout_in(file: Path) -> str | None:
+    """How a run has divided its cohorts so far, as its recorded environment says, if it does."""
+    try:
+        return read_object(file).get("layout")
+    except (OSError, ValueError):
+        return None
 
 
 def _version(name: str) -> str | None:

@@ -139,6 +139,8 @@ class Backend(Protocol):
     """Where clients run."""
 
     problem: Problem
+    layout: str
+    """How a cohort is divided, in words. Sums over other parts are rounded differently, in their last bits."""
     memory: ClientMemory | None
     """What clients keep between rounds, for algorithms whose clients keep anything. The round sets it before it asks,
     and finds the new values in it after `settle`."""
@@ -163,6 +165,13 @@ class Backend(Protocol):
 
     def metrics(self, params: Any, batch: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """The value and the weight of every metric for each example of a batch."""
+        ...
+
+    def figures(self) -> Mapping[str, float]:
+        """What the back end says about the last round beside its answer, by name, for the history.
+
+        Names that begin with `seconds` are durations. They go to the timings of a run, which differ from run to run.
+        """
         ...
 
     def close(self) -> None:

@@ -67,6 +67,8 @@ class _Loading(NamedTuple):
 class ReferenceBackend:
     """Clients one after another, in Python."""
 
+    layout = "one client after another"
+
     def __init__(self, problem: Problem, model: Any, intake: Intake, drift: bool) -> None:
         self.memory: ClientMemory | None = None
         self.problem, self._model, self._intake, self._drift = problem, model, intake, drift
@@ -127,6 +129,10 @@ class ReferenceBackend:
         """See `Backend.metrics`."""
         check_metrics(self.problem, params, batch)
         return jax.device_get(self.problem.metrics(params, {name: jnp.asarray(a) for name, a in batch.items()}))
+
+    def figures(self) -> Mapping[str, float]:
+        """See `Backend.figures`. There is nothing to say."""
+        return {}
 
     def close(self) -> None:
         """See `Backend.close`. There is nothing to let go of."""

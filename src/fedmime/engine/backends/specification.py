@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -11,6 +12,8 @@ from fedmime.engine.backends.backend import Backend, Problem
 from fedmime.engine.intake import Intake
 from fedmime.errors import ConfigError
 from fedmime.validation import POSITIVE, count, quote, real
+
+_HOST_AND_PORT = re.compile(r"[^\s/]+:[0-9]{1,5}")
 
 
 class Expected(NamedTuple):
@@ -79,12 +82,14 @@ class Ray:
     address: str | None = None
     cores_per_worker: int = 1
     deadline: float = 600.0
+    parts: int = 1
 
     def __post_init__(self) -> None:
         count("ray", "workers", self.workers, least=1)
         count("ray", "cores_per_worker", self.cores_per_worker, least=1)
+        count("ray", "parts", self.parts, least=1)
         real("ray", "deadline", self.deadline, POSITIVE)
-        if self.address is not None and (not isinstance(self.address, str) or not self.address):
+        if self.address is not None and not _HOST_AND_PORT.fullmatch(str(self.address)):
             raise ConfigError(f"ray: address must be a cluster's, such as '10.0.0.1:6379', got {quote(self.address)}")
 
     def start(self, problem: Problem, model: Any, needs: Needs = NO_NEEDS) -> Backend:
@@ -93,23 +98,23 @@ class Ray:
         from fedmime.engine.backends.ray.driver import RayBackend
 
         cluster.check(self.address)
-        return RayBackend(problem, model, needs, self._options)
+        return RayBackend(problem, model, needs, self._options, self.workers * self.parts)
 
     def __enter__(self) -> Self:
         from fedmime.engine.backends.ray import cluster, crew
 
         cluster.check(self.address)
-        crew.keep(self._options)
+        crew.hold(self._options)
         return self
 
     def __exit__(self, *_: object) -> None:
         from fedmime.engine.backends.ray import crew
 
-        crew.let_go(self._options)
+        crew.release(self._options)
 
     @property
     def _options(self) -> Any:
-        from fedmime.engine.backends.ray.crew import Options
+        from fedmime.engine.backends.ray.seat import Options
 
         return Options(self.workers, self.address, self.cores_per_worker, float(self.deadline))
 
@@ -128,19 +133,23 @@ def reference() -> Reference:
     return Reference()
 
 
-def ray(workers: int = 2, address: str | None = None, cores_per_worker: int = 1, deadline: float = 600.0) -> Ray:
+def ray(
+    workers: int = 2, address: str | None = None, cores_per_worker: int = 1, deadline: float = 600.0, parts: int = 1
+) -> Ray:
     """Worker processes of Ray, on this machine or on a private cluster, for runs that outgrow one process.
 
-    Numbers do not depend on which worker computes what, but on `workers` and `cores_per_worker`, as those of `local` do
-    on the number of devices: in the last bits.
+    Numbers do not depend on which worker computes what, but on `workers * parts` and `cores_per_worker`, as those of
+    `local` do on the number of devices: in the last bits.
 
     Args:
-        workers: how many workers, and parts of a cohort.
+        workers: how many workers; on a cluster, those for which there is no room join the run when there is.
         address: of a running cluster, such as `"10.0.0.1:6379"`; by default a Ray is started here for the run.
         cores_per_worker: cores, and devices of JAX, of every worker.
         deadline: seconds after which a worker that does not answer is replaced, and its part given to another one.
+        parts: parts of a cohort for each worker. With several, faster workers get more of them; where all are equally
+            fast, one part is computed sooner than several.
     """
-    return Ray(workers, address, cores_per_worker, deadline)
+    return Ray(workers, address, cores_per_worker, deadline, parts)
 
 
 def chosen(owner: str, backend: Choice, devices: int | None) -> Specification:

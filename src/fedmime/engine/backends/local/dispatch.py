@@ -18,7 +18,7 @@ from fedmime.compilation import prepare
 from fedmime.engine.backends.backend import Answer, Kept, Problem, Totals, Work
 from fedmime.engine.backends.local import programs
 from fedmime.engine.backends.local.devices import REPLICATED, SHARDED, add_parts, lanes, mesh, replicate, shard
-from fedmime.engine.backends.local.layout import Layout, Loaded, Tables
+from fedmime.engine.backends.local.layout import Layout, Loaded, Tables, in_words
 from fedmime.engine.backends.local.pool import Pool
 from fedmime.engine.backends.randomized import draws_random_numbers
 from fedmime.engine.backends.specification import Expected
@@ -93,6 +93,7 @@ class LocalBackend:
         self.memory: ClientMemory | None = None
         self.problem, self._model, self._intake, self._drift = problem, model, intake, drift
         self._mesh = mesh(devices)
+        self.layout = in_words(self._mesh.size)
         self._layout = layout or Layout(self._mesh.size * lanes(), problem.chunk)
         self._pool = None
         if expected is not None:
@@ -142,6 +143,10 @@ class LocalBackend:
         padded = {name: column[np.minimum(np.arange(width), n - 1)] for name, column in batch.items()}
         found = jax.device_get(_metrics(self.problem, replicate(params, self._mesh), padded, self._mesh))
         return jax.tree.map(lambda values: values[:n], found)
+
+    def figures(self) -> Mapping[str, float]:
+        """See `Backend.figures`. There is nothing to say."""
+        return {}
 
     def close(self) -> None:
         """See `Backend.close`. Memory of the devices is freed with the back end itself."""

@@ -230,17 +230,37 @@ def _fill_asked(tables: Tables, i: int, work: Work, probing: Sequence[Loaded], c
     tables.lengths[i, 2] = len(probing)
 
 
+def cost(work: Work, steps: int, examples: int, probes: bool) -> float:
+    """How much work a member of a cohort is, in local steps; its full gradient is as many as it has mini-batches."""
+    return steps + (examples / work.cohort.batch_size if work.asks and probes else 0)
+
+
+def deal(costs: Sequence[float], parts: int) -> list[list[int]]:
+    """Places for every part: longest first, each to the part with the least work so far."""
+    dealt: list[list[int]] = [[] for _ in range(parts)]
+    loads = [0.0] * parts
+    for place in sorted(range(len(costs)), key=lambda place: (-costs[place], place)):
+        part = loads.index(min(loads))
+        dealt[part].append(place)
+        loads[part] += costs[place]
+    return dealt
+
+
+def in_words(devices: int, parts: int = 1) -> str:
+    """`Backend.layout` of a cohort in so many parts, each on so many devices.
+
+    A part on one device is dealt, computed and added as a device of this back end is, so n of them give the bits of n
+    devices, unless clients' data is refused: such clients are left out before devices are dealt, but after parts are.
+    """
+    if devices == 1 or parts == 1:
+        return f"{devices * parts} device{'s' if devices * parts > 1 else ''}"
+    return f"{parts} parts on {devices} devices each"
+
+
 def _deal(members: Sequence[Loaded], lanes: int, work: Work) -> list[list[Loaded]]:
     """Longest first to the least loaded lane; in each lane, clients that are asked for a gradient come first."""
-    batch = work.cohort.batch_size
-    cost = {m.place: m.steps + (m.length / batch if work.asks and m.probes else 0) for m in members}
-    dealt: list[list[Loaded]] = [[] for _ in range(lanes)]
-    loads = [0.0] * lanes
-    for m in sorted(members, key=lambda m: (-cost[m.place], m.place)):
-        lane = loads.index(min(loads))
-        dealt[lane].append(m)
-        loads[lane] += cost[m.place]
-    return [sorted(lane, key=lambda m: not m.probes) for lane in dealt]
+    dealt = deal([cost(work, m.steps, m.length, m.probes) for m in members], lanes)
+    return [sorted((members[i] for i in lane), key=lambda m: not m.probes) for lane in dealt]
 
 
 def _chunks(lane: Sequence[Loaded], chunk: int, by_client: bool) -> list[Chunk]:

@@ -97,14 +97,14 @@ class Cluster:
 
     def alive(self) -> bool:
         """Whether the head of the cluster answers."""
-        try:
-            with socket.create_connection(self._head, timeout=2):
-                return True
-        except OSError:
-            return False
+        return _answers(self._head) is None
 
     def _connect(self, address: str | None) -> None:
         """Join a cluster, or one that is started for it; quietly."""
+        if address is not None:
+            host, _, port = address.rpartition(":")
+            if error := _answers((host, int(port))):  # Ray would take minutes to say it, in many lines
+                raise ClusterError(f"ray: {address!r} cannot be joined: {error}")
         os.environ.update(_QUIET | {"RAY_AUTH_MODE": "token"})
         if address is None:
             os.environ.update({"RAY_AUTH_TOKEN": _own_token(), _LOOPBACK: "0"})
@@ -114,7 +114,7 @@ class Cluster:
         from ray.exceptions import RayError
 
         Config.initialize("")  # it may have read the environment before it was set
-        ray_constants.ENABLE_RAY_CLUSTER = address is not None
+        ray_constants.ENABLE_RAY_CLUSTER = address is not None and not address.startswith(("127.", "localhost:"))
         worker.print_to_stdstream = lambda *_, **__: None  # the raylet's essays about dead workers
         self._beside, told = _started("start" if address is None else "watch")
         if "error" in told:
@@ -137,6 +137,7 @@ class Cluster:
         elif self._ours:
             with contextlib.suppress(Exception):  # it must not hide the error that made it necessary
                 ray.shutdown()
+        self._head = "", 0
         if beside is not None:
             _said_farewell(beside)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -144,6 +145,15 @@ class Cluster:
 
 
 CLUSTER = Cluster()
+
+
+def _answers(head: tuple[str, int]) -> str | None:
+    """Why nobody answers at an address; None if somebody does."""
+    try:
+        with socket.create_connection(head, timeout=2):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def _check_token() -> None:
@@ -161,14 +171,12 @@ def _started(what: str) -> tuple[subprocess.Popen[str], dict[str, str]]:
     command = [sys.executable, "-P", head.__file__, what]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     process = subprocess.Popen(command, **pipes, text=True, start_new_session=True)  # noqa: S603
-    atexit.register(_said_farewell, process)
     assert process.stdout is not None
     return process, json.loads(process.stdout.readline() or '{"error": "it has ended without a word"}')
 
 
 def _said_farewell(process: subprocess.Popen[str]) -> None:
-    """Tell it that the driver ends on purpose."""
-    atexit.unregister(_said_farewell)
+    """Tell it that the driver has ended its use of Ray itself."""
     assert process.stdin is not None
     with contextlib.suppress(OSError, ValueError):
         process.stdin.write(head.FAREWELL)

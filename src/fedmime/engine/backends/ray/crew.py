@@ -1,4 +1,8 @@
-"""The workers of a back end: started, compared with the driver, given parts, and replaced when they die or hang."""
+"""The workers of a back end: started, compared with the driver, and replaced when they die or hang.
+
+There are always as many seats as workers were asked for. A worker for which a cluster has no room waits there until a
+machine joins; one whose machine leaves is replaced by another one that waits. So workers come and go between rounds.
+"""
 
 from __future__ import annotations
 
@@ -8,65 +12,45 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection
+from typing import Any
 
 import jax
 
 from fedmime.engine.backends.ray.cluster import CLUSTER
-from fedmime.engine.backends.ray.worker import Answer, Facts, Place, Task, Worker
+from fedmime.engine.backends.ray.handshake import Facts, Subject
+from fedmime.engine.backends.ray.seat import Options, Seat
+from fedmime.engine.backends.ray.worker import Answer, Task, Worker
 from fedmime.errors import ClusterError, ConfigError
 from fedmime.runs.notes import notes, warnings
 
-_MOST_LOSSES = 3  # workers that may die over one part, or in starting, before the part is taken for the cause
+LOOK = 1.0  # seconds between looks at workers that do not answer
+MOST_LOSSES = 3  # workers that may die over one part, or in starting, before the part is taken for the cause
+RESUME = "what was saved last is whole: resume goes on from there, on any back end"
 _OTHERS = 60.0  # seconds that a run waits for further workers once one is ready
-_LOOK = 1.0  # seconds between looks at workers that do not answer
 _CREATION = "error raised in its creation task"  # as Ray says it: the next worker would fail in the same way
-_RESUME = "what was saved last is whole: resume goes on from there, on any back end"
-
-Call = Callable[[Any], Any]
-"""Sends a part to an actor; returns Ray's reference to the answer."""
-
-
-class Options(NamedTuple):
-    """How workers are started."""
-
-    workers: int
-    address: str | None
-    cores: int
-    deadline: float
-
-
-class Seat:
-    """One worker process. A worker that replaces it gets a seat of its own."""
-
-    def __init__(self, number: int, actor: Any) -> None:
-        self.number, self.actor = number, actor
-        self.place: Place | None = None  # None until it has answered
-        self.alive = True
-        self.load = 0  # parts it was given and has not answered
-        self.since = time.monotonic()  # of the last part that it answered, or was given while idle
-        self.building: list[tuple[Any, str]] = []  # runs it gets ready for, with references to its answers
-
-    def __str__(self) -> str:
-        where = "" if self.place is None else f" (process {self.place.pid} on {self.place.host})"
-        return f"worker {self.number}{where}"
-
-    @property
-    def ready(self) -> bool:
-        """Whether it can be given parts."""
-        return self.alive and not self.building and self.place is not None
 
 
 class Crew:
-    """So many workers, each on as many cores."""
+    """So many workers, each on as many cores.
+
+    Attributes:
+        seats: the workers by number, ready or not.
+        lost: those that have died or hung so far, each with the reason.
+    """
 
     def __init__(self, options: Options) -> None:
         CLUSTER.take(options.address)
         self._options, self._facts = options, Facts.here()
-        self._tasks: dict[str, tuple[Task, str | None]] = {}  # runs, each with the identity of its data
-        self._losses = 0  # workers that died before they answered once, in a row
-        self.seats = [self._hire(number) for number in range(options.workers)]
+        self._tasks: dict[str, tuple[Task, Subject]] = {}  # by run
+        self._failures = 0  # workers that died before they answered once, in a row
+        self._waited = False  # whether a run has waited for workers that are still to come
+        self.lost: list[tuple[Seat, str]] = []
+        try:
+            self.seats = [self._hire(number) for number in range(options.workers)]
+        except BaseException:
+            CLUSTER.release()
+            raise
 
     def close(self) -> None:
         """End the workers, and Ray if it is ours."""
@@ -78,16 +62,23 @@ class Crew:
         self.seats = []
         CLUSTER.release()
 
-    def begin(self, run: str, task: Task, data: str | None) -> None:
-        """Get all workers ready for a run; returns when one is, and the others are or have had time enough."""
-        self._tasks[run] = task, data
-        for seat in self.seats:
-            if seat.place is not None:  # others are told when they have said who they are
-                self._build(seat, run)
-        self._await_one()
+    def begin(self, run: str, task: Task, subject: Subject) -> None:
+        """Get workers ready for a run; returns when one is, and the others are or have had time enough."""
+        import ray
+
+        self._tasks[run] = task, subject
+        greeted = [seat for seat in self.seats if seat.place is not None]  # others are told when they have answered
+        for seat in greeted:
+            self._build(seat, run)
+        self.await_one()
+        wanted = len(greeted) if self._waited else self._options.room(ray.cluster_resources())
         until = time.monotonic() + min(_OTHERS, self._options.deadline)
-        while not all(seat.ready for seat in self.seats) and time.monotonic() < until:
-            self._admit(_LOOK)
+        while len(self.ready) < wanted and time.monotonic() < until:
+            self.admit(LOOK)
+        self._waited = True
+        if missing := len(self.seats) - len(self.ready):
+            words = "ray: %d of %d workers are ready; others join the run when they are"
+            warnings.warning(words, len(self.seats) - missing, len(self.seats))
 
     def end(self, run: str) -> None:
         """Let workers free what a run took."""
@@ -97,61 +88,80 @@ class Crew:
             with contextlib.suppress(Exception):
                 seat.actor.forget.remote(run)
 
-    def hint(self, number: int, call: Call) -> None:
-        """Send something to the worker that a part will most likely go to, and do not wait for an answer."""
-        seat = self.seats[number % len(self.seats)]
-        if seat.ready:
-            with contextlib.suppress(Exception):
-                call(seat.actor)
+    @property
+    def ready(self) -> list[Seat]:
+        """The workers that can be given parts."""
+        return [seat for seat in self.seats if seat.ready]
 
-    def run(self, calls: Mapping[int, Call], placed: dict[int, Seat]) -> dict[int, Any]:
-        """The answers of all parts, by number.
+    def await_one(self) -> None:
+        """Wait until one worker can be given parts."""
+        until = time.monotonic() + self._options.deadline
+        while not self.ready:
+            self.admit(LOOK)
+            self.check_head()
+            if time.monotonic() > until:
+                words = f"ray: no worker has answered within {self._options.deadline:g} seconds"
+                raise ClusterError(f"{words}; has the cluster {self._options.cores} free cores? {RESUME}")
 
-        Args:
-            calls: sends each part.
-            placed: who has done the last phase of each part, which is updated; the same worker does the next one.
-        """
+    def admit(self, timeout: float) -> None:
+        """Take note of workers that have got ready, and replace those that have died before they did."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 
-        self._check_head()
-        self._admit(0)
-        waiting: dict[Any, tuple[int, Seat]] = {}
-        losses: collections.Counter[int] = collections.Counter()
-        answers: dict[int, Any] = {}
+        self._lose_late([seat for seat in self.seats if seat.building])
+        refs = {ref: (seat, run) for seat in self.seats for ref, run in seat.building}
+        if not refs:
+            return
+        answered, _ = ray.wait(list(refs), num_returns=1 if timeout else len(refs), timeout=timeout)
+        for ref in answered:
+            seat, run = refs[ref]
+            if not seat.alive:
+                continue
+            try:
+                answer = ray.get(ref)
+            except RayTaskError as error:
+                raise cause_of(error) from None
+            except RayError as error:
+                self._failures += 1
+                if _CREATION in str(error) or self._failures >= MOST_LOSSES * len(self.seats):
+                    last = str(error).strip().rpartition("\n")[2].strip()  # of the traceback that Ray quotes
+                    hint = "has its machine the fedmime of the driver?"
+                    raise ClusterError(f"ray: no worker starts: {last}; {hint}") from None
+                self.lose(seat, first_line(error))
+            else:
+                self._failures = 0
+                self._greet(seat, answer, run)
+                seat.building = [each for each in seat.building if each[0] != ref]
+                if not run:
+                    for each in self._tasks:
+                        self._build(seat, each)
 
-        def send(number: int) -> None:
-            seat = self._seat_for(number, placed.get(number))
-            if not seat.load:
-                seat.since = time.monotonic()
-            seat.load += 1
-            placed[number] = seat
-            waiting[calls[number](seat.actor)] = number, seat
+    def lose(self, seat: Seat, why: str) -> None:
+        """Replace a worker; the new one is given parts as soon as it has answered."""
+        import ray
 
-        for seat in self.seats:
-            seat.load = 0
-        for number in calls:
-            send(number)
-        while waiting:
-            ready, _ = ray.wait(list(waiting), num_returns=1, timeout=_LOOK)
-            for ref in ready:
-                number, seat = waiting.pop(ref)
-                try:
-                    answers[number] = ray.get(ref)
-                except RayTaskError as error:
-                    raise _cause(error) from None
-                except RayError as error:
-                    losses[number] += seat.alive
-                    self._lose(seat, _first_line(error))
-                    if losses[number] >= _MOST_LOSSES:
-                        words = f"ray: {losses[number]} workers have died over the same part of a cohort"
-                        raise ClusterError(f"{words}, the last of them: {_first_line(error)}; {_RESUME}") from None
-                    send(number)
-                else:
-                    seat.since, seat.load = time.monotonic(), seat.load - 1
-            if not ready:
-                self._look_after({seat for _, seat in waiting.values()})
-        return answers
+        if not seat.alive:
+            return
+        seat.alive = False
+        self.check_head()
+        if seat.place is not None:
+            warnings.warning("ray: %s is lost and is replaced; others do its part meanwhile", seat)
+            self.lost.append((seat, why))
+        notes.info("ray: %s: %s", seat, why)
+        with contextlib.suppress(Exception):
+            ray.kill(seat.actor)
+        self.seats[seat.number] = self._hire(seat.number)
+
+    def look_after(self, busy: Collection[Seat]) -> None:
+        """See who has got ready meanwhile, and replace workers that hang."""
+        self.admit(0)
+        self.check_head()
+        self._lose_late(busy)
+
+    def check_head(self) -> None:
+        """Raise `ClusterError` if the head of the cluster is gone."""
+        if not any(CLUSTER.alive() or time.sleep(LOOK) for _ in range(3)):
+            raise ClusterError(f"ray: the head of the cluster does not answer any more; {RESUME}")
 
     def _hire(self, number: int) -> Seat:
         """Start a worker. Its number of devices must be set before anything there imports JAX."""
@@ -163,177 +173,76 @@ class Crew:
             "JAX_ENABLE_X64": str(int(self._facts.float64)),
             "OMP_NUM_THREADS": str(options.cores),
         }
-        cpus: float = options.cores
         if path := os.environ.get("PYTHONPATH"):
             variables["PYTHONPATH"] = path
         if options.address is None:  # our own machine: the same code, whatever way it was found, and the same caches
             variables["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
-            cpus = 0
             if kept := getattr(jax.config, "jax_compilation_cache_dir", None):
                 variables["JAX_COMPILATION_CACHE_DIR"] = str(kept)
-        actor = ray.remote(Worker).options(
-            num_cpus=cpus, max_restarts=0, max_task_retries=0, runtime_env={"env_vars": variables}
-        )
+        given: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "runtime_env": {"env_vars": variables}}
+        actor = ray.remote(Worker).options(**options.claims(ray.cluster_resources()), **given)
         seat = Seat(number, actor.remote())
         seat.building.append((seat.actor.hello.remote(), ""))
         return seat
 
     def _build(self, seat: Seat, run: str) -> None:
-        seat.since = time.monotonic()
+        """Let a worker get ready for a run."""
+        seat.given(part=False)
         seat.building.append((seat.actor.build.remote(run, self._tasks[run][0], self._facts), run))
 
-    def _admit(self, timeout: float) -> None:
-        """Take note of workers that have got ready, and replace those that have died before they did."""
-        import ray
-        from ray.exceptions import RayError, RayTaskError
-
-        for seat in list(self.seats):
-            if seat.building:
-                self._lose_if_late(seat)
-        refs = {ref: (seat, run) for seat in self.seats for ref, run in seat.building}
-        if not refs:
-            return
-        ready, _ = ray.wait(list(refs), num_returns=len(refs) if not timeout else 1, timeout=timeout)
-        for ref in ready:
-            seat, run = refs[ref]
-            if not seat.alive:
-                continue
-            try:
-                answer = ray.get(ref)
-            except RayTaskError as error:
-                raise _cause(error) from None
-            except RayError as error:
-                self._losses += 1
-                if _CREATION in str(error) or self._losses >= _MOST_LOSSES * len(self.seats):
-                    hint = "has its machine the fedmime of the driver?"
-                    raise ClusterError(f"ray: no worker starts: {_last_line(error)}; {hint}") from None
-                self._lose(seat, _first_line(error))
-            else:
-                self._losses = 0
-                self._compare(seat, answer, run)
-                seat.building = [each for each in seat.building if each[0] != ref]
-                if not run:
-                    for each in self._tasks:
-                        self._build(seat, each)
-
-    def _compare(self, seat: Seat, answer: Answer, run: str) -> None:
+    def _greet(self, seat: Seat, answer: Answer, run: str) -> None:
         """Refuse a worker that would compute other numbers, or the same ones of other data."""
         seat.place = answer.place
         for name, theirs, ours in zip(Facts._fields, answer.facts, self._facts, strict=True):
             if theirs != ours:
                 raise ConfigError(f"ray: {seat} has {name} {theirs!r}, the driver has {ours!r}; install the same")
-        if run in self._tasks and answer.data != self._tasks[run][1]:
-            words = f"sha256 {answer.data} instead of {self._tasks[run][1]}"
-            raise ConfigError(f"ray: {seat} has other data than the driver: {words}")
+        if run in self._tasks and answer.subject is not None:
+            for difference in answer.subject.differences(self._tasks[run][1]):
+                raise ConfigError(f"ray: {seat} has {difference}")
+            if answer.reaches_memory:
+                seat.reaches.add(run)
 
-    def _await_one(self) -> None:
-        """Wait until one worker can be given parts."""
-        until = time.monotonic() + self._options.deadline
-        while not any(seat.ready for seat in self.seats):
-            self._admit(_LOOK)
-            self._check_head()
-            if time.monotonic() > until:
-                words = f"ray: no worker has answered within {self._options.deadline:g} seconds"
-                raise ClusterError(f"{words}; has the cluster {self._options.cores} free cores? {_RESUME}")
-
-    def _seat_for(self, number: int, before: Seat | None) -> Seat:
-        """Who gets a part: the one that has done its last phase, else the one of its number, else the least busy."""
-        if not any(seat.ready for seat in self.seats):
-            self._await_one()
-        home = self.seats[number % len(self.seats)]
-        for seat in (before, home):
-            if seat is not None and seat.ready:
-                return seat
-        return min((seat for seat in self.seats if seat.ready), key=lambda seat: (seat.load, seat.number))
-
-    def _lose(self, seat: Seat, why: str) -> None:
-        """Replace a worker; the new one is given parts as soon as it has answered."""
-        import ray
-
-        if not seat.alive:
-            return
-        seat.alive = False
-        self._check_head()
-        if seat.place is not None:
-            warnings.warning("ray: %s is lost and is replaced; others do its part meanwhile", seat)
-        notes.info("ray: %s: %s", seat, why)
-        with contextlib.suppress(Exception):
-            ray.kill(seat.actor)
-        self.seats[seat.number] = self._hire(seat.number)
-
-    def _look_after(self, busy: set[Seat]) -> None:
-        """Replace workers that have not answered for longer than the deadline."""
-        self._admit(0)
-        self._check_head()
-        for seat in busy:
-            self._lose_if_late(seat)
-
-    def _lose_if_late(self, seat: Seat) -> None:
-        """Replace a worker that hangs. Ray then answers for its parts with an error, upon which others do them."""
+    def _lose_late(self, seats: Collection[Seat]) -> None:
+        """Replace workers that hang. Ray then answers for their parts with errors, upon which others do them."""
         deadline = self._options.deadline
-        if not seat.alive or seat.place is None or time.monotonic() - seat.since <= deadline:
-            return
-        self._lose(seat, f"no answer for {deadline:g} seconds")
-        if self._options.address is None:  # it may not even listen to Ray
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(seat.place.pid, signal.SIGKILL)
-
-    def _check_head(self) -> None:
-        if not any(CLUSTER.alive() or time.sleep(_LOOK) for _ in range(3)):
-            raise ClusterError(f"ray: the head of the cluster does not answer any more; {_RESUME}")
+        for seat in seats:
+            if seat.alive and seat.place is not None and seat.silent > deadline:
+                self.lose(seat, f"no answer for {deadline:g} seconds")
+                if self._options.address is None:  # it may not even listen to Ray
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(seat.place.pid, signal.SIGKILL)
 
 
-def _cause(error: Any) -> Exception:
+def cause_of(error: Any) -> Exception:
     """What was raised on a worker, with the worker's traceback as a note."""
     cause = error.cause if isinstance(error.cause, Exception) else error
     cause.add_note(str(error))
     return cause
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What an error says first."""
     return str(error).strip().partition("\n")[0]
 
 
-def _last_line(error: BaseException) -> str:
-    """Where Ray quotes a traceback, its last line is what was raised."""
-    return str(error).strip().rpartition("\n")[2].strip()
+_crews: dict[Options, Crew] = {}
+_users: collections.Counter[Options] = collections.Counter()
 
 
-class _Open(NamedTuple):
-    crew: Crew
-    users: list[object]
+def hold(options: Options) -> None:
+    """Let the crew of these options stay until `release`, once it is started."""
+    _users[options] += 1
 
 
-_open: dict[Options, _Open] = {}
-_kept: collections.Counter[Options] = collections.Counter()
+def started(options: Options) -> Crew:
+    """The crew of these options, which everybody shares who holds it."""
+    if options not in _crews:
+        _crews[options] = Crew(options)
+    return _crews[options]
 
 
-def keep(options: Options) -> None:
-    """Let the crew of these options stay without users, once one has started it."""
-    _kept[options] += 1
-
-
-def let_go(options: Options) -> None:
-    """The opposite of `keep`."""
-    _kept[options] -= 1
-    _close_if_unused(options)
-
-
-def take(options: Options, user: object) -> Crew:
-    """The crew of these options, which back ends share as long as one of them uses it."""
-    if options not in _open:
-        _open[options] = _Open(Crew(options), [])
-    _open[options].users.append(user)
-    return _open[options].crew
-
-
-def release(options: Options, user: object) -> None:
-    """Use a crew no longer; without users it is closed."""
-    if options in _open and user in _open[options].users:
-        _open[options].users.remove(user)
-        _close_if_unused(options)
-
-
-def _close_if_unused(options: Options) -> None:
-    if options in _open and not _open[options].users and _kept[options] <= 0:
-        _open.pop(options).crew.close()
+def release(options: Options) -> None:
+    """The opposite of `hold`. When nobody holds a crew, it is closed."""
+    _users[options] -= 1
+    if not _users[options] and options in _crews:
+        _crews.pop(options).close()

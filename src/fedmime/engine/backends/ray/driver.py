@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import itertools
+import socket
+import time
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,14 +17,20 @@ import numpy as np
 from fedmime.algorithms.algorithm import Message
 from fedmime.engine.backends.backend import Answer, Problem, Work
 from fedmime.engine.backends.local.dispatch import LocalBackend, check_kept
-from fedmime.engine.backends.ray import crew
+from fedmime.engine.backends.local.layout import in_words
+from fedmime.engine.backends.ray import crew, dispatch
+from fedmime.engine.backends.ray.handshake import Recipe, Subject, modules_of
 from fedmime.engine.backends.ray.parts import Part, added, plain, split
-from fedmime.engine.backends.ray.worker import Ask, Task, identity
+from fedmime.engine.backends.ray.seat import Options, Seat
+from fedmime.engine.backends.ray.tally import Tally
+from fedmime.engine.backends.ray.worker import Ask, MemoryFile, Slots, Task
 from fedmime.engine.backends.specification import Needs
 from fedmime.engine.cohort import Cohort
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory
 from fedmime.errors import ConfigError
+from fedmime.runs.disk_memory import DiskMemory
+from fedmime.runs.notes import notes
 from fedmime.vector import Vector
 
 _PROCESS = uuid.uuid4().hex  # workers may outlive a driver, so names of runs and problems belong to one
@@ -29,7 +38,7 @@ _numbers = itertools.count()
 
 
 class _Round:
-    """A round's parts, and where they were computed."""
+    """A round's parts, and where they are computed."""
 
     def __init__(self, cohort: Cohort, parts: Mapping[int, Part]) -> None:
         import ray
@@ -37,114 +46,165 @@ class _Round:
         self.id, self.cohort, self.parts = next(_numbers), cohort, parts
         self.refs = {number: [ray.put(part)] for number, part in parts.items()}
         self.points: list[Any] | None = None  # a reference to those of phase 1
-        self.placed: dict[int, crew.Seat] = {}
-        self.new: dict[int, Any] = {}  # what clients keep if the server accepts the round
+        self.placed: dict[int, Seat] = {}
+        self.new: dict[int, Any] = {}  # what clients keep if the server accepts the round, or the slots that have it
 
 
 class RayBackend:
-    """Clients in parts, one for each worker that was asked for. Workers are started when the first round needs them.
+    """Clients in parts. Workers are started when the first round needs them.
 
     Args:
         problem: what clients train.
         model: the model, or its shapes.
         needs: what the run needs.
         options: how workers are started.
+        parts: how many parts a cohort has.
     """
 
-    def __init__(self, problem: Problem, model: Any, needs: Needs, options: crew.Options) -> None:
+    def __init__(self, problem: Problem, model: Any, needs: Needs, options: Options, parts: int) -> None:
         self.memory: ClientMemory | None = None
-        self.problem, self._model, self._needs, self._options = problem, model, needs, options
+        self.problem, self._model, self._needs, self._options, self._parts = problem, model, needs, options, parts
+        self.layout = in_words(options.cores, parts)
         self._intake = needs.intake or Intake(problem.check)
         self._population = None if needs.expected is None else needs.expected.population
         self._run, self._crew = f"{_PROCESS}-{next(_numbers)}", None
         self._rounds: dict[int, _Round] = {}  # by round: the current one, and the next
+        self._tally, self._lost = Tally(), 0  # and how many workers were lost before the current round
+        self._mark: Path | None = None  # by which workers recognise the directory of the client memory
 
     def prepare(self, work: Work) -> None:
         """See `Backend.prepare`. Workers lay their parts out when they have finished the current round's."""
-        workers, current = self._workers(), self._round(work)
-        for number, ref in current.refs.items():
-            workers.hint(
-                number,
-                lambda actor, number=number, ref=ref: actor.prepare.remote(self._run, number, current.id, ref),
-            )
+        workers, current = self._workers(work), self._round(work)
+        if workers.ready:
+            dispatch.place(workers, self._orders(current), current.placed, list(current.parts))
+            for number, seat in current.placed.items():
+                seat.actor.prepare.remote(self._run, number, current.id, current.refs[number])
 
     def ask(
         self, work: Work, points: tuple[Vector, ...] = (), message: Message | None = None, bound: Any = np.inf
     ) -> Answer:
         """See `Backend.ask`."""
-        import ray
-
         check_kept(work, self._model)
-        workers, current = self._workers(), self._round(work)
+        workers, current = self._workers(work), self._round(work)
         before, sent = current.points, None
         if points:
-            current.points = [ray.put(plain(points))]
+            current.points = self._put(plain(points))
         if message is not None:
-            sent = [ray.put(plain(message))]
+            sent = self._put(plain(message))
         asked = current.points if points else None
         ask = Ask(plain(work.aggregator), plain(bound), asked, sent, None if points else before, None)
-
-        def call(part: Part, actor: Any) -> Any:
-            kept = None
-            if self.memory is not None and message is not None:
-                kept = plain(self.memory.read(part.training))
-            given = (self._run, part.number, current.id, current.refs[part.number], ask._replace(kept=kept))
-            return actor.ask.remote(*given)
-
-        calls = {number: functools.partial(call, part) for number, part in current.parts.items()}
-        found = workers.run(calls, current.placed)
-        answers = [found[number] for number in sorted(found)]
+        received = dispatch.collect(workers, self._orders(current, ask), current.placed)
+        self._tally.received(received.values())
+        answers = [received[number].answer for number in sorted(received)]
         for answer in answers:
             current.new |= answer.new
             self._intake.repeat(answer.findings)
         return added(answers, work.cohort)
 
     def settle(self, work: Work, accepted: bool) -> None:
-        """See `Backend.settle`."""
+        """See `Backend.settle`.
+
+        Slots that a lost worker was given are not used again by this process, because it might still write to them.
+        """
         current = self._rounds.pop(work.round, None)
-        if current is not None and self.memory is not None and accepted:
-            self.memory = self.memory.write(list(current.new), list(current.new.values()))
+        if current is None or self.memory is None:
+            return
+        slots = {client: new for client, new in current.new.items() if isinstance(new, int)}
+        if isinstance(self.memory, DiskMemory):
+            self.memory.adopt(slots) if accepted else self.memory.give_back(slots.values())
+        if accepted:
+            values = {client: new for client, new in current.new.items() if client not in slots}
+            self.memory = self.memory.write(list(values), list(values.values()))
 
     def metrics(self, params: Any, batch: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """See `Backend.metrics`. The server's data is here, and so are its evaluations."""
         return self._here.metrics(params, batch)
 
+    def figures(self) -> Mapping[str, float]:
+        """See `Backend.figures`."""
+        lost = 0 if self._crew is None else len(self._crew.lost)
+        found = self._tally.figures(lost - self._lost)
+        self._tally.begin()
+        self._lost = lost
+        return found
+
     def close(self) -> None:
-        """See `Backend.close`."""
+        """See `Backend.close`. The run's log says what every worker has done."""
         workers, self._crew, self._rounds = self._crew, None, {}
+        if self._mark is not None:
+            self._mark.unlink(missing_ok=True)
         if workers is not None:
+            for line in self._tally.lines(dict(workers.lost)):
+                notes.info("ray: %s", line)
             workers.end(self._run)
-            crew.release(self._options, self)
+            crew.release(self._options)
 
     @functools.cached_property
     def _here(self) -> LocalBackend:
         return LocalBackend(self.problem, self._model, None, self._intake, self._needs.drift)
 
+    def _orders(self, current: _Round, ask: Ask | None = None) -> dict[int, dispatch.Order]:
+        """The parts of a round, and how each is sent; without an `ask` they are only placed."""
+
+        def send(part: Part, seat: Seat) -> Any:
+            assert ask is not None
+            kept = None if ask.message is None else self._kept(part, seat)
+            given = (self._run, part.number, current.id, current.refs[part.number], ask._replace(kept=kept))
+            return seat.actor.ask.remote(*given)
+
+        return {n: dispatch.Order(part.cost, functools.partial(send, part)) for n, part in current.parts.items()}
+
+    def _kept(self, part: Part, seat: Seat) -> Slots | list[Any] | None:
+        """What a worker needs to know of what a part's clients have kept."""
+        if self.memory is None:
+            return None
+        if isinstance(self.memory, DiskMemory) and self._run in seat.reaches:
+            free = self.memory.take(len(part.training))
+            return Slots(self.memory.slots(part.training), dict(zip(part.training, free, strict=True)))
+        values = plain(self.memory.read(part.training))
+        self._tally.sent(values, 0.0)
+        return values
+
+    def _put(self, value: Any) -> list[Any]:
+        """A reference to something that all workers need, which is copied once."""
+        import ray
+
+        start = time.perf_counter()
+        ref = ray.put(value)
+        self._tally.sent(value, time.perf_counter() - start)
+        return [ref]
+
     def _round(self, work: Work) -> _Round:
         """The parts of a round, split once."""
         current = self._rounds.get(work.round)
         if current is None or current.cohort is not work.cohort:
-            parts = split(work, self._options.workers, self._population)
-            current = self._rounds[work.round] = _Round(work.cohort, parts)
+            current = self._rounds[work.round] = _Round(work.cohort, split(work, self._parts, self._population))
             for old in sorted(self._rounds)[:-2]:
                 del self._rounds[old]
         return current
 
-    def _workers(self) -> crew.Crew:
+    def _workers(self, work: Work) -> crew.Crew:
         """The workers, which know the run."""
         if self._crew is None:
-            self._crew = crew.take(self._options, self)
+            crew.hold(self._options)
             try:
-                self._crew.begin(self._run, self._task(), identity(self._population))
+                self._crew = crew.started(self._options)
+                self._lost = len(self._crew.lost)
+                recipe = Recipe(work.algorithm, plain(work.aggregator), getattr(work.cohort.source, "schedule", None))
+                modules = modules_of(self.problem, self._population, recipe)
+                subject = Subject.of(self.problem, self._population, recipe, modules)
+                self._crew.begin(self._run, self._task(recipe, subject), subject)
             except BaseException:
+                if self._crew is None:
+                    crew.release(self._options)
                 self.close()
                 raise
         return self._crew
 
-    def _task(self) -> Task:
+    def _task(self, recipe: Recipe, subject: Subject) -> Task:
         needs, expected, population = self._needs, self._needs.expected, self._population
         shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), a.dtype), self._model)
-        size = 0 if expected is None else -(-expected.cohort_size // self._options.workers)
+        size = 0 if expected is None else -(-expected.cohort_size // self._parts)
         portable = None
         if population is not None:
             portable = _sent("population", getattr(population, "portable", lambda: population)())
@@ -153,18 +213,32 @@ class RayBackend:
             _name(self.problem),
             shapes,
             portable,
+            _sent("algorithm", recipe),
+            list(subject.modules),
+            self._memory_file(),
             needs.drift,
             self._intake.once,
             size,
             None if expected is None else expected.steps,
         )
 
+    def _memory_file(self) -> MemoryFile | None:
+        """Where clients keep values, if that is a file; its mark has a name that a resumed run cleans up."""
+        if not isinstance(self.memory, DiskMemory):
+            return None
+        path = self.memory.path.absolute()
+        self._mark = path.with_name(f".{self._run}.tmp")
+        self._mark.touch()
+        return MemoryFile(str(path), str(self._mark), socket.gethostname(), self.memory.blank)
+
 
 _problems: dict[int, tuple[Problem, str]] = {}  # by identity; a problem is held, so that its identity stays its own
 
 
 def _name(problem: Problem) -> str:
-    """What workers call a problem: the same object has the same name."""
+    """What workers call a problem: its origin, or a name that the same object always has."""
+    if (origin := getattr(problem, "origin", None)) is not None:
+        return repr(origin)
     if id(problem) not in _problems:
         _problems[id(problem)] = problem, f"{_PROCESS}-{next(_numbers)}"
     return _problems[id(problem)][1]

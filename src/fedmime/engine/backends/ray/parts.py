@@ -1,9 +1,9 @@
 """A round's cohort in parts: how it is split, what travels to a worker, and how the answers are added up.
 
-There are as many parts as workers were asked for, whoever is alive. A part keeps its shares of the whole cohort, the
-positions of its local steps and the random numbers of its clients, so sums over parts are sums over the cohort. They
-are added in the order of the parts. A part's answer is a function of the part alone, so the same numbers come out, to
-the last bit, whichever worker computed which part.
+How many parts there are, and who is in them, follows from the cohort and the options, not from who is alive. A part
+keeps its shares of the whole cohort, the positions of its local steps and the random numbers of its clients, so sums
+over parts are sums over the cohort. They are added in the order of the parts. A part's answer is a function of the part
+alone, so the same numbers come out, to the last bit, whichever worker computed which part.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 
 from fedmime.aggregation.gate import Reason
 from fedmime.engine.backends.backend import Answer, Kept, Totals, Work
+from fedmime.engine.backends.local.layout import cost, deal
 from fedmime.engine.cohort import Batches, Cohort, Columns, Source
 from fedmime.engine.sampling import PopulationSource
 from fedmime.errors import DataError
@@ -29,6 +30,8 @@ class Part(NamedTuple):
 
     number: int
     """Which part of the cohort it is."""
+    cost: float
+    """How much work it is, in local steps."""
     work: Work
     """The part's work. Its key is a `Key`, and its source has no population: the worker has its own."""
 
@@ -89,6 +92,8 @@ class PartAnswer(NamedTuple):
     """What clients keep if the server accepts the round, by position in the population."""
     findings: Sequence[tuple[str, object]]
     """What the worker found in clients' data, for `Intake.repeat`."""
+    seconds: float
+    """How long the worker has computed."""
 
 
 def split(work: Work, parts: int, population: Any) -> dict[int, Part]:
@@ -99,29 +104,15 @@ def split(work: Work, parts: int, population: Any) -> dict[int, Part]:
         parts: how many parts there are.
         population: what the workers have; clients drawn from another one travel with their data.
     """
-    key = Key.of(work.key)
+    key, costs = Key.of(work.key), [cost(work, m.steps, m.size, m.probes) for m in work.cohort.members]
     found = {}
-    for number, places in enumerate(deal(work, parts)):
+    for number, places in enumerate(map(sorted, deal(costs, parts))):
         if places:
             chosen = np.asarray(places)
             shares = {"updates": work.updates[chosen], "gradients": work.gradients[chosen]}
-            found[number] = Part(
-                number, work._replace(cohort=_part(work.cohort, places, population), key=key, **shares)
-            )
+            share = work._replace(cohort=_part(work.cohort, places, population), key=key, **shares)
+            found[number] = Part(number, sum(costs[place] for place in places), share)
     return found
-
-
-def deal(work: Work, parts: int) -> list[list[int]]:
-    """Places in the cohort for every part: longest first, each to the part with the least work so far."""
-    cohort = work.cohort
-    cost = [m.steps + (m.size / cohort.batch_size if work.asks and m.probes else 0) for m in cohort.members]
-    dealt: list[list[int]] = [[] for _ in range(parts)]
-    loads = [0.0] * parts
-    for place in sorted(range(len(cost)), key=lambda place: (-cost[place], place)):
-        part = loads.index(min(loads))
-        dealt[part].append(place)
-        loads[part] += cost[place]
-    return [sorted(places) for places in dealt]
 
 
 def _part(cohort: Cohort, places: Sequence[int], population: Any) -> Cohort:

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
-import hashlib
 import os
-import platform
 import socket
+import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -27,8 +24,10 @@ from fedmime.engine.backends.backend import Kept, Problem, Work
 from fedmime.engine.backends.local.devices import lanes, mesh
 from fedmime.engine.backends.local.dispatch import LocalBackend
 from fedmime.engine.backends.local.layout import Layout
+from fedmime.engine.backends.ray.handshake import Facts, Subject
 from fedmime.engine.backends.ray.parts import PartAnswer, accepted, arrived, plain
 from fedmime.engine.intake import Intake
+from fedmime.runs.slots import SlotFile
 
 _MOST_PROBLEMS = 8  # that a worker keeps, with their compiled programs
 
@@ -36,15 +35,32 @@ Ref = Any
 """A list with one reference into Ray's object store. In a list, Ray leaves it to the worker to look it up."""
 
 
+class MemoryFile(NamedTuple):
+    """The file in which clients keep values, for workers that reach it."""
+
+    path: str
+    mark: str
+    """A file beside it that only this run has; a worker that sees it reaches the run's own directory."""
+    host: str
+    """The driver's machine."""
+    blank: Any
+    """What a client that was never seen has kept."""
+
+
 class Task(NamedTuple):
     """What a worker needs of a run before the first round."""
 
     problem: Ref
+    """Pickled as a call where it has a name, as its functions elsewhere."""
     problem_name: str
-    """The same for the same problem of the same driver, so that its compiled programs are used again."""
+    """The same for the same problem, so that its compiled programs are used again."""
     model: Any
     """Shapes and types."""
     population: Ref | None
+    recipe: Ref
+    modules: Sequence[str]
+    """Those to compare, see `Subject`."""
+    memory: MemoryFile | None
     drift: bool
     once: bool
     """Whether each client's data is checked once, as in a run."""
@@ -52,6 +68,15 @@ class Task(NamedTuple):
     """How many members a part usually has; zero for a single round."""
     steps: np.ndarray | None
     """[clients with examples] local steps, where they are known."""
+
+
+class Slots(NamedTuple):
+    """Where a worker finds and puts the values of clients that train, in the run's `MemoryFile`."""
+
+    old: Mapping[int, int]
+    """By client; those that were never seen are missing."""
+    new: Mapping[int, int]
+    """By client, free slots."""
 
 
 class Ask(NamedTuple):
@@ -64,26 +89,8 @@ class Ask(NamedTuple):
     message: Ref | None
     before: Ref | None
     """The points of phase 1, for a worker that has not done it."""
-    kept: Sequence[Any] | None
-    """What the clients that train have kept, in their order."""
-
-
-class Facts(NamedTuple):
-    """What must be the same in all processes of a run."""
-
-    fedmime: str
-    jax: str
-    numpy: str
-    python: str
-    float64: bool
-    platform: str
-
-    @classmethod
-    def here(cls) -> Self:
-        """Those of this process."""
-        wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
-        python = ".".join(platform.python_version_tuple()[:2])
-        return cls(_source(), version("jax"), version("numpy"), python, wide, jax.default_backend())
+    kept: Slots | Sequence[Any] | None
+    """What the clients that train have kept: where to find it, or the values themselves in the clients' order."""
 
 
 class Place(NamedTuple):
@@ -98,21 +105,14 @@ class Answer(NamedTuple):
 
     facts: Facts
     place: Place
-    data: str | None
-    """The identity of the population that it has opened for a run, if it has one."""
-
-
-@functools.cache
-def _source() -> str:
-    """The version of this package with a digest of its files, because a checkout changes more often than its number."""
-    total, root = hashlib.sha256(), Path(__file__).parents[3]
-    for path in sorted([*root.rglob("*.py"), *root.rglob("*.[ch]")]):
-        total.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
-    return f"{version('fedmime')}+{total.hexdigest()[:12]}"
+    subject: Subject | None = None
+    """What it has got ready for; None if it has not, because its facts differ."""
+    reaches_memory: bool = False
+    """Whether it can read and write what clients keep."""
 
 
 class PartMemory:
-    """A client memory of the clients of one part; what they write is collected."""
+    """A client memory of the clients of one part, whose values came with it; what they write is collected."""
 
     def __init__(self, values: Mapping[int, Any]) -> None:
         self._values = values
@@ -128,6 +128,32 @@ class PartMemory:
     def write(self, clients: Sequence[int], values: Sequence[Any]) -> Self:
         """See `ClientMemory.write`."""
         self.new |= dict(zip(clients, values, strict=True))
+        return self
+
+
+class SlotMemory:
+    """A client memory of the clients of one part in the run's file; the slots of new values are collected.
+
+    On another machine than the driver's, new values are on the file server's disk before the driver hears of them.
+    """
+
+    def __init__(self, memory: MemoryFile, slots: Slots) -> None:
+        self._file, self._slots = SlotFile(Path(memory.path), memory.blank), slots
+        self._durable = socket.gethostname() != memory.host
+        self.new: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._slots.old)
+
+    def read(self, clients: Sequence[int]) -> list[Any]:
+        """See `ClientMemory.read`."""
+        return self._file.read(clients, self._slots.old)
+
+    def write(self, clients: Sequence[int], values: Sequence[Any]) -> Self:
+        """See `ClientMemory.write`."""
+        written = {client: self._slots.new[client] for client in clients}
+        self._file.write(dict(zip(written.values(), values, strict=True)), self._durable)
+        self.new |= written
         return self
 
 
@@ -190,10 +216,8 @@ class _Run:
         register(ask.aggregator)
         local, work = self.backend(number), self.work(number, round_id, ref)._replace(aggregator=ask.aggregator)
         points, message, before = (None if r is None else _got(r) for r in (ask.points, ask.message, ask.before))
-        memory = None
-        if ask.kept is not None:
-            memory = PartMemory(dict(zip([m.client for m in work.cohort.training], ask.kept, strict=True)))
-        local.memory = memory
+        start = time.perf_counter()
+        local.memory = memory = self._memory(work, ask.kept)
         if self._begun.get(number) != round_id:
             local.settle(work, accepted=False)  # of a round that did not come to phase 2
             if before is not None:
@@ -209,7 +233,18 @@ class _Run:
         if totals is not None and totals.kept is not None:
             totals = totals._replace(kept=accepted(totals.kept))
         new = {} if memory is None else memory.new
-        return PartAnswer(gradients, share, totals, answer.clients, refused, unclipped, new, self._intake.taken())
+        seconds = time.perf_counter() - start
+        found = self._intake.taken()
+        return PartAnswer(gradients, share, totals, answer.clients, refused, unclipped, new, found, seconds)
+
+    def _memory(self, work: Work, kept: Slots | Sequence[Any] | None) -> PartMemory | SlotMemory | None:
+        """What the clients that train have kept."""
+        if kept is None:
+            return None
+        if isinstance(kept, Slots):
+            assert self._task.memory is not None
+            return SlotMemory(self._task.memory, kept)
+        return PartMemory(dict(zip([member.client for member in work.cohort.training], kept, strict=True)))
 
 
 class Worker:
@@ -221,7 +256,7 @@ class Worker:
 
     def hello(self) -> Answer:
         """Say what this process is, and where."""
-        return Answer(Facts.here(), Place(socket.gethostname(), os.getpid()), None)
+        return Answer(Facts.here(), Place(socket.gethostname(), os.getpid()))
 
     def build(self, run: str, task: Task, expected: Facts) -> Answer:
         """Get ready for a run. A worker with other versions than the driver does not look at what it was sent."""
@@ -232,9 +267,12 @@ class Worker:
             self._problems[task.problem_name] = _got(task.problem)
             while len(self._problems) > _MOST_PROBLEMS:
                 self._problems.popitem(last=False)
+        problem = self._problems[task.problem_name]
         population = None if task.population is None else _got(task.population)
-        self._runs[run] = _Run(task, self._problems[task.problem_name], population)
-        return answer._replace(data=identity(population))
+        self._runs[run] = _Run(task, problem, population)
+        subject = Subject.of(problem, population, _got(task.recipe), task.modules)
+        reaches = task.memory is not None and Path(task.memory.mark).is_file()
+        return answer._replace(subject=subject, reaches_memory=reaches)
 
     def forget(self, run: str) -> None:
         """Free what a run took."""
@@ -251,13 +289,6 @@ class Worker:
     def ask(self, run: str, number: int, round_id: int, part: Ref, ask: Ask) -> PartAnswer:
         """See `Backend.ask`."""
         return self._runs[run].ask(number, round_id, part, ask)
-
-
-def identity(population: Any) -> str | None:
-    """Which data it is; None for data that came from the driver itself, or has no name."""
-    if population is None or getattr(population, "resident", False) or not hasattr(population, "identity"):
-        return None
-    return population.identity()
 
 
 def register(recipe: Any) -> None:

@@ -57,6 +57,20 @@ def counting(file: Path) -> Any:
     return fm.models.from_functions(PROBLEM.init, loss)
 
 
+def telling() -> Any:
+    """The problem with a loss that says so if this function was called on a worker."""
+    import ray
+
+    on_worker = ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
+
+    def loss(params: Any, batch: Any, key: Any) -> jax.Array:
+        if on_worker:
+            raise ArithmeticError("made on a worker")
+        return PROBLEM.loss(params, batch, key)
+
+    return fm.models.from_functions(PROBLEM.init, loss)
+
+
 def tripled(eta: float) -> Any:
     """FedAvg with steps three times as long; no module has its class."""
 
