@@ -11,7 +11,6 @@ import fedmime as fm
 from faults.program import said
 from fedmime.cli import doctor
 from fedmime.devices import cores
-from fedmime.runs import provenance
 
 ADDRESS = "10.0.0.1:6379"
 
@@ -39,7 +38,7 @@ def no_token(monkeypatch, tmp_path) -> None:
     for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(provenance, "version", lambda name: "2.60.0")
+    monkeypatch.setattr(doctor, "version", lambda name: "2.60.0")
 
 
 @pytest.mark.usefixtures("no_token")
@@ -75,7 +74,7 @@ def test_an_address_without_a_token_is_wrong(words, capsys, monkeypatch) -> None
 )
 def test_packages_that_are_too_old_are_wrong(package, versions, monkeypatch) -> None:
     for found, accepted in versions.items():
-        monkeypatch.setattr(provenance, "version", lambda name, found=found: found)
+        monkeypatch.setattr(doctor, "version", lambda name, found=found: found)
         if accepted:
             assert doctor._installed(package) == f"{package} {found}"
         else:
@@ -85,9 +84,9 @@ def test_packages_that_are_too_old_are_wrong(package, versions, monkeypatch) -> 
 
 def test_extras_may_be_missing(monkeypatch) -> None:
     def missing(name: str) -> str:
-        raise provenance.PackageNotFoundError(name)
+        raise doctor.PackageNotFoundError(name)
 
-    monkeypatch.setattr(provenance, "version", missing)
+    monkeypatch.setattr(doctor, "version", missing)
     assert "pip install 'fedmime[ray]'" in doctor._ray(ADDRESS)
     assert "not installed" in doctor._flower()
 

@@ -9,6 +9,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -121,10 +122,9 @@ def _flower() -> str:
 
 def _installed(package: str) -> str | None:
     """The name and version of a package, which is not imported; None if it is missing. One that is too old is wrong."""
-    from fedmime.runs.provenance import version_of
-
-    found, oldest = version_of(package), OLDEST[package]
-    if found is None:
+    try:
+        found, oldest = version(package), OLDEST[package]
+    except PackageNotFoundError:
         return None
     if tuple(map(int, re.findall(r"\d+", found)[:2])) < oldest:
         raise ConfigError(f"{package}: needs {'.'.join(map(str, oldest))} or later, got {found!r}")

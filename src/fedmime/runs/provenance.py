@@ -27,7 +27,7 @@ def environment() -> dict[str, Any]:
         are used (`"native"`), whether float64 is on, the commit of the source if it is in a git work tree, and the time
         in UTC.
     """
-    found: dict[str, Any] = {name: version_of(name) for name in _PACKAGES}
+    found: dict[str, Any] = {name: _version(name) for name in _PACKAGES}
     return found | {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
@@ -39,7 +39,7 @@ def environment() -> dict[str, Any]:
     }
 
 
-def version_of(name: str) -> str | None:
+def _version(name: str) -> str | None:
     """The version of an installed package, or None."""
     try:
         return version(name)
