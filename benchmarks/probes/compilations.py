@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class Counted:
     def _note(self, event: str, *_: object, **__: object) -> None:
         if event == _LOWERED:
             with Path(self._file).open("a") as written:
-                written.write(".")
+                written.write(f"{os.getpid()}\n")
 
 
 def counted(problem: Any, file: Path) -> Any:
@@ -45,4 +46,9 @@ def counted(problem: Any, file: Path) -> Any:
 
 def programs(file: Path) -> int:
     """The number of programs that were built so far."""
-    return file.stat().st_size
+    return len(file.read_text().splitlines())
+
+
+def processes(file: Path) -> int:
+    """The number of processes that have built any: those that have not cannot be told from those that do not count."""
+    return len(set(file.read_text().splitlines()))

@@ -20,7 +20,7 @@ import numpy as np
 import fedmime as fm
 from benchmarks.peers.measure import cpu_seconds
 from benchmarks.probes.carried import Carried
-from benchmarks.probes.compilations import counted, programs
+from benchmarks.probes.compilations import counted, processes, programs
 from benchmarks.probes.repeating import Repeating
 from benchmarks.simulated import FIRST, clients
 from fedmime.experiments import tasks
@@ -91,6 +91,8 @@ def run(asked: dict[str, Any], backend: Any, built: Path) -> dict[str, Any]:
             algorithm_of(asked["algorithm"]), problem, population, rounds, asked["clients"], BATCH,
             steps=asked.get("steps"), initial=initial, evaluate_every=rounds, on_round=on_round, backend=backend,
         )  # fmt: skip
+    if asked["backend"] == "ray" and processes(built) <= asked["workers"]:
+        raise RuntimeError(f"only {processes(built)} of {asked['workers'] + 1} processes tell what they compile")
     counted_rounds = rounds - 1 - FIRST
     wall, cpu, driver, compiled = (b - a for a, b in zip(*marks, strict=True))
     per_round = {"wall": wall, "cpu": cpu, "driver": driver, **work, **carried.figures()}
