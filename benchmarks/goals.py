@@ -17,6 +17,7 @@ MIME_COST = dict.fromkeys(FASTER, 2.2)
 MIME_COST_10 = {"logistic": 1.6, "mlp": 1.6, "cnn": 1.6}
 SECOND_CORE = 1.7
 FLAT = 1.3
+RAY_WALL, RAY_CPU = 1.3, 1.2
 SWEPT = ("handwriting-logistic", "handwriting-mlp")
 
 
@@ -53,7 +54,7 @@ def evaluate(sections: Sections) -> list[Goal]:
     """Every goal, measured or not."""
     peers, scaling = sections.get("peers", {}), sections.get("scaling", {})
     measured = [*_against_peers(peers), *_against_fedavg(peers), *_second_core(peers), *_steady(peers, scaling)]
-    return [*measured, *_sweeps(sections.get("sweep", {}))]
+    return [*measured, *_sweeps(sections.get("sweep", {})), *_ray(sections.get("cluster", {}))]
 
 
 def _against_peers(peers: Sections) -> list[Goal]:
@@ -120,6 +121,18 @@ def _sweeps(section: Sections) -> list[Goal]:
             Goal(f"nine rates on {task}, halving: single runs", {"cpu": row.get("halved")}, 4.0, False),
             Goal(f"nine rates on {task}, halving: share of seeds near the best", {"number": share}, 0.9),
         ]
+    return goals
+
+
+def _ray(section: Sections) -> list[Goal]:
+    """Two workers of Ray on the cores of `local`; nothing may be compiled after the second round, anywhere."""
+    goals = []
+    for row in section.get("rounds", []):
+        name, ray, local = f"{row['algorithm']} on {row['task']}, Ray", row["ray"], row["local"]
+        goals.append(Goal(f"{name}: times local", {"wall": ratio(ray["wall"], local["wall"])}, RAY_WALL, False))
+        if row["algorithm"] == "Mime":
+            goals.append(Goal(f"{name}: times local", {"cpu": ratio(ray["cpu"], local["cpu"])}, RAY_CPU, False))
+        goals.append(Goal(f"{name}: programs compiled after round 2", {"number": ray["compiled"]}, 0, False))
     return goals
 
 

@@ -70,27 +70,36 @@ class Trees(NamedTuple):
     before: Path
 
 
-def one(model: str, algorithm: str, without: Sequence[str] = ()) -> dict[str, float]:
-    """CPU and wall milliseconds of a round, in this process; `without` are kernels whose work XLA does instead."""
+def clients(model: str) -> Any:
+    """A population with random data of a model's shapes and of sizes as real ones have them."""
     import numpy as np
 
     import fedmime as fm
 
     rng = np.random.default_rng(0)
     if model == "char_lstm":
-        problem: Any = fm.models.char_lstm(layers=2)
         sizes = np.clip(rng.lognormal(np.log(18), 0.5, CLIENTS), 4, 60).astype(int)
         draw = lambda n: {name: rng.integers(1, 90, (n, 80)).astype(np.int32) for name in ("x", "y")}
     else:
-        make = {"logistic": fm.models.logistic, "mlp": fm.models.mlp, "cnn": lambda: fm.models.cnn(dropout=0.0)}
-        problem = make[model]()
         sizes = np.clip(rng.lognormal(np.log(165), 0.6, CLIENTS), 20, 500).astype(int)
         draw = lambda n: {
             "x": rng.random((n, 28, 28, 1), np.float32),
             "y": rng.integers(0, 62, n).astype(np.int32),
         }
-    problem = _switched_off(without, problem)
-    population = fm.data.from_arrays({f"c{i}": draw(n) for i, n in enumerate(sizes)})
+    return fm.data.from_arrays({f"c{i}": draw(n) for i, n in enumerate(sizes)})
+
+
+def one(model: str, algorithm: str, without: Sequence[str] = ()) -> dict[str, float]:
+    """CPU and wall milliseconds of a round, in this process; `without` are kernels whose work XLA does instead."""
+    import fedmime as fm
+
+    make = {
+        "logistic": fm.models.logistic,
+        "mlp": fm.models.mlp,
+        "cnn": lambda: fm.models.cnn(dropout=0.0),
+        "char_lstm": lambda: fm.models.char_lstm(layers=2),
+    }
+    problem, population = _switched_off(without, make[model]()), clients(model)
     chosen = {
         "fedavg": fm.algorithms.fedavg(0.01),
         "mime": fm.algorithms.mime(fm.optimizers.momentum(0.9), 0.01),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks import cluster_tables
 from benchmarks.figures import ratio, value
 from benchmarks.report import Table
 
@@ -20,6 +21,7 @@ def all_tables(results: Results) -> list[Table]:
         "scaling": scaling,
         "data": data,
         "sweep": sweep,
+        "cluster": cluster_tables.tables,
     }
     return [table for name, make in makers.items() if name in results for table in make(results[name])]
 

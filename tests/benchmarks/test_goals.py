@@ -61,3 +61,16 @@ def test_a_pair_is_asked_at_once_and_answers_with_the_mean():
     pair = Pair(Stub(1.0), Stub(3.0))
     assert pair.ask(do="stretch", case="FedAvg", seconds=0) == {"wall": 2.0}
     assert pair.ask(do="check", case="FedAvg", rounds=1, out="weights") == {"wall": 1.0}
+
+
+def test_ray_is_held_against_local():
+    local, ray = {"wall": 0.1, "cpu": 0.2}, {"wall": 0.125, "cpu": 0.25, "compiled": 0}
+    rows = [{"task": "t", "algorithm": name, "local": local, "ray": ray} for name in ("FedAvg", "Mime")]
+    judged = [(goal.name, *goal.figures, goal.verdict) for goal in evaluate({"cluster": {"rounds": rows}})[-5:]]
+    assert judged == [
+        ("FedAvg on t, Ray: times local", "wall", "reached"),
+        ("FedAvg on t, Ray: programs compiled after round 2", "number", "reached"),
+        ("Mime on t, Ray: times local", "wall", "reached"),
+        ("Mime on t, Ray: times local", "cpu", "missed"),
+        ("Mime on t, Ray: programs compiled after round 2", "number", "reached"),
+    ]

@@ -1,4 +1,4 @@
-"""`list` and `doctor`: every name that other verbs take, and whether everything is here."""
+"""`list`: every name that other verbs take."""
 
 import json
 from typing import get_args
@@ -34,20 +34,3 @@ def test_list_alone_shows_tasks(capsys) -> None:
 
 def test_unknown_lists(capsys) -> None:
     assert said(["list", "nothing"], capsys).code == 2
-
-
-def test_doctor_finds_everything_here(capsys, monkeypatch, tmp_path) -> None:
-    monkeypatch.setenv("FEDMIME_CACHE", str(tmp_path))
-    ended = said(["doctor", "--json"], capsys)
-    found = {row["check"]: row for row in json.loads(ended.out)}
-    assert ended.code == 0
-    assert all(row["ok"] for row in found.values())
-    assert "4 rounds" in found["a run, saved and resumed"]["found"]
-
-
-def test_doctor_says_what_is_wrong(capsys, monkeypatch, tmp_path) -> None:
-    (tmp_path / "file").write_text("no directory")
-    monkeypatch.setenv("FEDMIME_CACHE", str(tmp_path / "file" / "cache"))
-    ended = said(["doctor", "--json"], capsys)
-    assert ended.code == 1
-    assert [row["check"] for row in json.loads(ended.out) if not row["ok"]] == ["cache"]

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from fedmime.errors import ConfigError
+
+OLDEST = {"ray": (2, 56), "flwr": (1, 41)}  # what the extras ask for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +24,8 @@ class Doctor:
 
     data_dir: Path | None = None
     """Where published files are kept; by default $FEDMIME_DATA_DIR or the user's cache."""
+    ray_address: str | None = None
+    """A Ray cluster that runs are to join; by default $RAY_ADDRESS. It is not connected to."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -29,6 +38,8 @@ def run(args: Doctor) -> int:
         "native kernels": _kernels,
         "cache": _cache,
         "extras": _extras,
+        "ray": lambda: _ray(args.ray_address or os.environ.get("RAY_ADDRESS")),
+        "flower": _flower,
         "published data": lambda: _data(args.data_dir),
         "a run, saved and resumed": _trial,
     }
@@ -59,8 +70,6 @@ def _versions() -> str:
 
 
 def _devices() -> str:
-    import os
-
     import jax
 
     import fedmime.engine  # noqa: F401 (it asks JAX for one device a core)
@@ -89,8 +98,37 @@ def _cache() -> str:
 def _extras() -> str:
     from importlib.util import find_spec
 
-    wanted = ("matplotlib", "flax", "equinox", "optuna", "ray", "flwr", "pandas")
+    wanted = ("matplotlib", "flax", "equinox", "optuna", "pandas")
     return ", ".join(f"{name} {'yes' if find_spec(name) else 'no'}" for name in wanted)
+
+
+def _ray(address: str | None) -> str:
+    """The version of Ray, the cores for workers here, and the token where there is a cluster to join."""
+    found = _installed("ray")
+    if found is None:
+        return "not installed; --backend ray needs pip install 'fedmime[ray]'"
+    from fedmime.devices import cores
+    from fedmime.engine.backends.ray import cluster
+
+    cluster.check(address)
+    where = "runs start a Ray of their own" if not address else f"there is a token to join {address}"
+    return f"{found}, {cores()} cores here; {where}"
+
+
+def _flower() -> str:
+    """The version of Flower, which deployments use."""
+    return _installed("flwr") or "flwr is not installed; only deployments need it"
+
+
+def _installed(package: str) -> str | None:
+    """The name and version of a package, which is not imported; None if it is missing. One that is too old is wrong."""
+    try:
+        found, oldest = version(package), OLDEST[package]
+    except PackageNotFoundError:
+        return None
+    if tuple(map(int, re.findall(r"\d+", found)[:2])) < oldest:
+        raise ConfigError(f"{package}: needs {'.'.join(map(str, oldest))} or later, got {found!r}")
+    return f"{package} {found}"
 
 
 def _data(data_dir: Path | None) -> str:

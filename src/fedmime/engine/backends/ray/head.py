@@ -43,7 +43,8 @@ def ray() -> None:
 
     try:
         # Workers take no CPUs here, so that any number of them fits and Ray starts no idle processes ahead.
-        ray.init(num_cpus=0, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        # "local": not one that RAY_ADDRESS names or that was started on this machine before.
+        ray.init("local", num_cpus=0, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         _tell({"address": ray.get_runtime_context().gcs_address})
     except Exception as error:  # whatever it is, the driver tells it
         _tell({"error": f"{type(error).__name__}: {error}".partition("\n")[0]})
