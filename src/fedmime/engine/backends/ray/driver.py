@@ -82,7 +82,7 @@ class RayBackend:
         if message is not None:
             sent = [ray.put(plain(message))]
         asked = current.points if points else None
-        ask = Ask(plain(work.aggregator), plain(bound), asked, sent, None if points else before, None)
+        ask = Ask(plain(work.aggregator), plain(bound), asked, sent, None if points else before, None, work.algorithm)
 
         def call(part: Part, actor: Any) -> Any:
             kept = None
@@ -126,7 +126,7 @@ class RayBackend:
         if current is None or current.cohort is not work.cohort:
             parts = split(work, self._options.workers, self._population)
             current = self._rounds[work.round] = _Round(work.cohort, parts)
-            for old in sorted(self._rounds)[:-2]:
+            for old in list(self._rounds)[:-2]:
                 del self._rounds[old]
         return current
 

@@ -23,6 +23,7 @@ import jax
 import numpy as np
 
 from fedmime.aggregation.aggregator import Aggregator
+from fedmime.algorithms.algorithm import Algorithm
 from fedmime.engine.backends.backend import Kept, Problem, Work
 from fedmime.engine.backends.local.devices import lanes, mesh
 from fedmime.engine.backends.local.dispatch import LocalBackend
@@ -66,6 +67,8 @@ class Ask(NamedTuple):
     """The points of phase 1, for a worker that has not done it."""
     kept: Sequence[Any] | None
     """What the clients that train have kept, in their order."""
+    algorithm: Algorithm
+    """The round's; the points of a sweep differ in its numbers and have their parts in common."""
 
 
 class Facts(NamedTuple):
@@ -173,7 +176,7 @@ class _Run:
             work = arrived(_got(ref).work, self.population)
             register(work.algorithm)
             works[round_id] = work
-            for old in sorted(works)[:-2]:
+            for old in list(works)[:-2]:  # in the order in which they came
                 del works[old]
         return works[round_id]
 
@@ -187,8 +190,9 @@ class _Run:
 
     def ask(self, number: int, round_id: int, ref: Ref, ask: Ask) -> PartAnswer:
         """See `Backend.ask`."""
-        register(ask.aggregator)
-        local, work = self.backend(number), self.work(number, round_id, ref)._replace(aggregator=ask.aggregator)
+        register((ask.aggregator, ask.algorithm))
+        local, work = self.backend(number), self.work(number, round_id, ref)
+        work = work._replace(aggregator=ask.aggregator, algorithm=ask.algorithm)
         points, message, before = (None if r is None else _got(r) for r in (ask.points, ask.message, ask.before))
         memory = None
         if ask.kept is not None:
