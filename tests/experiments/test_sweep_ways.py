@@ -31,7 +31,7 @@ class Way:
 def test_points_are_spread_while_there_are_enough() -> None:
     said: list[str] = []
     whole, spread, ended = Way(), Way(), Way()
-    found = Staff(None, "all cores", 4, 1, "4 processes", lambda *_: None, ended.close)  # pyright: ignore
+    found = Staff(None, "all cores", 4, 1, "4 processes", ", because", lambda *_: None, ended.close)  # pyright: ignore
     ways = Ways(whole, spread, found, said.append)  # pyright: ignore
     points = [Trial({}, str(i)) for i in range(9)]
     points[0].done = points[1].done = 5  # before the sweep was broken off
@@ -40,7 +40,7 @@ def test_points_are_spread_while_there_are_enough() -> None:
     assert (spread.given, whole.given) == ([9, 4], [3])  # nothing is left to do the last time
     assert spread.closed == 1  # the cores are needed
     assert said == [
-        "sweep: 7 points on 4 processes, every point on one of them",
+        "sweep: 7 points on 4 processes, every point on one of them, because",
         "sweep: 3 points in turn, each on all cores, because 4 workers are more than that",
     ]
     ways.close()
@@ -67,8 +67,10 @@ def test_processes_leave_few_devices_over(devices: int, points: int, expected: i
 
 
 def test_by_default_short_sweeps_take_one_process() -> None:
-    assert staff("local", None, 9, sweep_ways.WORTH - 1, named=True).workers == 1
-    assert staff("local", None, 9, sweep_ways.WORTH, named=True).workers == DEVICES
+    short, long = (staff("local", None, 9, rounds, named=True) for rounds in (sweep_ways.WORTH - 1, sweep_ways.WORTH))
+    assert (short.workers, short.why) == (1, f", because 499 rounds are not worth starting {DEVICES} processes")
+    assert (long.workers, long.why) == (DEVICES, f", because 500 rounds are worth starting {DEVICES} processes")
+    assert staff("local", None, 1, sweep_ways.WORTH, named=True).why == ""
     assert staff("local", None, 9, sweep_ways.WORTH, named=False).workers == 1  # nobody else can open its data
 
 

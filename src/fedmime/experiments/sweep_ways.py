@@ -41,6 +41,7 @@ class Staff:
         workers: how many can train points side by side; one if nobody can.
         devices: of each of them.
         apart: what they are, in words.
+        why: the reason of the choice, where there was one, in words.
         start: starts them for a job and the directory of its shelf.
         close: lets go of what `start` has left behind.
     """
@@ -50,6 +51,7 @@ class Staff:
     workers: int = 1
     devices: int = 1
     apart: str = ""
+    why: str = ""
     start: Callable[[str, Path], Workers] | None = None
     close: Callable[[], None] = _nothing
 
@@ -70,21 +72,29 @@ def staff(backend: Choice, workers: int | None, points: int, rounds: int, named:
     if not isinstance(found, Local):
         raise ConfigError(f"sweep: backend must be 'local' or 'ray', got {quote(backend)}")
     devices, platform = found.devices or len(jax.local_devices()), jax.default_backend()
-    alone = f"{devices} {'devices' if devices > 1 else 'device'} of one process"
+    alone, why = f"{devices} {'devices' if devices > 1 else 'device'} of one process", ""
     if workers is None:
-        if not named or platform != "cpu" or rounds < WORTH:
-            return Staff(found, alone)
-        workers = processes(devices, points)
+        workers, why = _by_default(devices, points, rounds) if named and platform == "cpu" else (1, "")
     elif count("sweep", "workers", workers, least=1) > 1 and not named:
         raise ConfigError(f"sweep: workers={workers} find clients by the task's name; a population of your own needs 1")
     elif workers > 1 and platform != "cpu":
         raise ConfigError(f"sweep: workers={workers} divide cores among them; the devices here are {platform!r}")
     workers = min(workers, points)
     if workers == 1:
-        return Staff(found, alone)
+        return Staff(found, alone, why=why)
     each = max(1, devices // workers)
     apart = f"{workers} processes with {each} of {devices} devices each"
-    return Staff(found, alone, workers, each, apart, lambda job, _: Processes(job, workers, each))
+    return Staff(found, alone, workers, each, apart, why, lambda job, _: Processes(job, workers, each))
+
+
+def _by_default(devices: int, points: int, rounds: int) -> tuple[int, str]:
+    """How many processes to start unasked, and why."""
+    most = processes(devices, points)
+    if most == 1:
+        return 1, ""
+    if rounds < WORTH:
+        return 1, f", because {rounds} rounds are not worth starting {most} processes"
+    return most, f", because {rounds} rounds are worth starting {most} processes"
 
 
 def processes(devices: int, points: int) -> int:
@@ -98,7 +108,7 @@ def _on_ray(found: Ray, workers: int | None, named: bool) -> Staff:
     words, on_ray = f"{found.workers} Ray workers", OnRay(found)
     if not named or found.workers == 1:
         return Staff(found, words)
-    return Staff(found, words, found.workers, found.cores_per_worker, words, on_ray.start, on_ray.close)
+    return Staff(found, words, found.workers, found.cores_per_worker, words, "", on_ray.start, on_ray.close)
 
 
 class Ways:
@@ -147,6 +157,7 @@ class Ways:
 
     def _words(self, points: int) -> str:
         if self._way is self._spread:
-            return f"{points} points on {self._staff.apart}, every point on one of them"
-        few = f", because {self._staff.workers} workers are more than that" if self._spread is not None else ""
-        return f"{points} points in turn, each on {self._staff.together}{few}"
+            return f"{points} points on {self._staff.apart}, every point on one of them{self._staff.why}"
+        few = f", because {self._staff.workers} workers are more than that"
+        why = self._staff.why if self._spread is None else few
+        return f"{points} points in turn, each on {self._staff.together}{why}"
