@@ -38,9 +38,9 @@ browser:
 # Two processes; neighbouring tests share fixtures and programs, so each process gets half of them in a row. The tests of
 # the Ray back end share one Ray, whose workers need the cores: they run by themselves.
 SHARED := --numprocesses 2 --dist worksteal
-RAY := tests/engine/backends/ray/running
+RAY := tests/engine/backends/ray/running tests/experiments/test_sweep_ray.py
 test: install lint browser
-	$(BIN)/python -m pytest --quiet $(SHARED) --ignore $(RAY)
+	$(BIN)/python -m pytest --quiet $(SHARED) $(addprefix --ignore ,$(RAY))
 	$(BIN)/python -m pytest --quiet $(RAY)
 	XLA_FLAGS= FEDMIME_NATIVE=0 $(BIN)/python -m pytest --quiet $(SHARED) tests/engine/backends/test_reference.py -k "models_and and (mlp-fedavg or mlp-mime_mvr or cnn-fedavg)"
 

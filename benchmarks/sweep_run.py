@@ -44,8 +44,8 @@ def measure(task: str, seeds: int) -> dict[str, Any]:
     train.prepare(setting(task))  # the data is there before the clock starts
     run = at(setting(task), {"eta": 0.1})
     one, single = cpu(lambda: train.run(train.prepare(run)))
-    full, whole = cpu(lambda: sweep(setting(task), LIGHT))
-    less, halved = cpu(lambda: sweep(setting(task), LIGHT, halving=True))
+    full, whole = cpu(lambda: sweep(setting(task), LIGHT, workers=1))
+    less, halved = cpu(lambda: sweep(setting(task), LIGHT, halving=True, workers=1))
     accuracy = one.history["test_accuracy"]
     same = next(trial for trial in full.trials if abs(trial.values["eta"] - 0.1) < 1e-9)
     apart = float(np.abs(np.asarray(same.accuracy) - accuracy[~np.isnan(accuracy)]).max())

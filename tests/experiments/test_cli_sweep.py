@@ -78,8 +78,10 @@ def test_damaged_points_are_trained_again(content: bytes, capsys, tmp_path) -> N
     assert capsys.readouterr().out == whole
 
 
-@pytest.mark.parametrize("words", [["--light", "--heavy"], ["--grid", "eta"], ["--grid", "cohort=1,2"]])
-def test_wrong_grids_exit_with_2(words: list[str], capsys) -> None:
+@pytest.mark.parametrize(
+    "words", [["--light", "--heavy"], ["--grid", "eta"], ["--grid", "cohort=1,2"], ["--workers", "0"]]
+)
+def test_wrong_arguments_exit_with_2(words: list[str], capsys) -> None:
     assert main(["sweep", *SMALL, *words]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 

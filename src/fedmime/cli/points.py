@@ -28,6 +28,14 @@ class Points:
         if self._bar is not None:
             self._bar.stop()
 
+    def say(self, words: str) -> None:
+        """Tell something once."""
+        if self._bar is not None:
+            self._bar.console.print(words, highlight=False, soft_wrap=True)
+        elif not self._quiet:
+            sys.stderr.write(f"{words}\n")
+            sys.stderr.flush()
+
     def show(self, what: str, done: int, total: int) -> None:
         """Tell that so many of all rounds are done."""
         if self._bar is not None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedmime.cli.options import Asked, from_file, require_backend, setting_of
+from fedmime.cli.options import Asked, from_file, open_backend, require_backend, setting_of
 from fedmime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ class Sweep(Asked):
     """The paper's 567 points: client rate, server rate, ε."""
     halving: bool = False
     """After a quarter of the rounds go on with the better third; nine points then cost 4.5 runs."""
+    workers: int | None = None
+    """Processes that divide the points among them, here or on Ray; by default what is faster, on Ray 2."""
     out: Path | None = None
     """Where results and points are kept; by default runs/sweep-TASK-ALGORITHM."""
 
@@ -47,7 +49,7 @@ def run(args: Sweep) -> int:
     from fedmime.experiments import sweep_files
     from fedmime.experiments.sweep import sweep
 
-    require_backend(args.backend, "local")
+    require_backend(args.backend, "local", "ray")
     if args.light + args.heavy + bool(args.grid) > 1:
         raise ConfigError("sweep: give one of --grid, --light and --heavy")
     grid = grids.HEAVY if args.heavy else grids.parse(args.grid) if args.grid else grids.LIGHT
@@ -55,14 +57,22 @@ def run(args: Sweep) -> int:
     out = args.out or Path("runs") / f"sweep-{args.task}-{args.algorithm}"
     if args.fresh and not args.dry_run:
         shutil.rmtree(out / "cache", ignore_errors=True)
-    with Signals() as signals, Points(args.quiet) as shown:
+    on_ray = Asked.workers if args.workers is None else args.workers
+    with (
+        Signals() as signals,
+        Points(args.quiet) as shown,
+        open_backend(args.backend, on_ray, args.ray_address) as backend,
+    ):
         swept = sweep(
             setting_of(args),
             grid,
             halving=args.halving,
+            workers=args.workers if args.backend == "local" else None,
+            backend=backend,
             data_dir=args.data_dir,
             cache=out / "cache",
             progress=shown.show,
+            say=shown.say,
             stop=signals.stop,
             dry_run=args.dry_run,
         )

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax
 
-from fedmime import backends
 from fedmime.algorithms.abstract import anchor_of
 from fedmime.algorithms.algorithm import params
 from fedmime.engine import Gate, Info, Participation
 from fedmime.engine.arguments import aggregator_of_run, check_population
-from fedmime.engine.backends.backend import Work
-from fedmime.engine.backends.specification import Needs
+from fedmime.engine.backends.backend import Backend, Work
+from fedmime.engine.backends.specification import Needs, Specification
 from fedmime.engine.evaluate import evaluate
 from fedmime.engine.intake import Intake
 from fedmime.engine.prefetch import Prefetch
 from fedmime.engine.round import play, remembered, run_key, work_of
 from fedmime.engine.sampling import Schedule
-from fedmime.errors import ConfigError, Stopped
+from fedmime.errors import ConfigError
 from fedmime.experiments import grid as grids
 from fedmime.experiments.setting import Setting, plain
 from fedmime.experiments.sweep_trial import Shelf, Trial
 from fedmime.experiments.train import Prepared
 from fedmime.hyperparameters import at_round
 from fedmime.runs import identity
+
+Stop = Callable[[], Any] | None
+"""Whether to end early: a signal's number, or anything else that is true."""
 
 _FORMAT = 1  # of what is kept on disk
 _SAVE_SECONDS = 60.0
@@ -43,7 +47,7 @@ class Lockstep:
         values: Sequence[grids.Values],
         evaluations: Iterable[int],
         shelf: Shelf,
-        stop: Callable[[], int | None] | None = None,
+        backend: Specification,
     ) -> None:
         first, self._gate = prepared[0], Gate()
         self._problem, self._population = first.problem, first.population
@@ -55,15 +59,15 @@ class Lockstep:
         assert s.cohort is not None
         self._schedule = Schedule(s.cohort, s.batch, s.epochs, s.steps, s.seed, s.weights, taking)
         self._key = run_key(s.seed)
-        self._evaluations, self._shelf, self._stop = frozenset(evaluations), shelf, stop
-        model = self._problem.init(jax.random.fold_in(self._key, 0))
+        self._evaluations, self._shelf, self._specification = frozenset(evaluations), shelf, backend
+        self._model = self._problem.init(jax.random.fold_in(self._key, 0))
         rounds = max(self._evaluations, default=1)
         intake = Intake.of_run(self._problem.check, first.algorithm.pooled)
-        check_population(intake, self._problem, model, self._population)
+        check_population(intake, self._problem, self._model, self._population)
         intake.say()
         expected = None if first.algorithm.pooled else self._schedule.expected(self._population, rounds)
-        self._backend = backends.local().start(self._problem, model, Needs(intake, expected=expected))
-        server = first.algorithm.init(model).server
+        self._needs = Needs(intake, expected=expected)
+        server = first.algorithm.init(self._model).server
         self._anchor = anchor_of(first.algorithm, server)
         given = (server, self._schedule, self._population, rounds)
         self._aggregators = [aggregator_of_run(p.aggregation, p.algorithm, *given)[0] for p in prepared]
@@ -71,15 +75,27 @@ class Lockstep:
             raise ConfigError("sweep: points must share their kind of aggregation; vary its numbers only")
         data = identity.data(self._population)
         self.trials = [Trial(point, _name(each.setting, data)) for each, point in zip(prepared, values, strict=True)]
-        for trial, algorithm, aggregator in zip(self.trials, self._algorithms, self._aggregators, strict=True):
-            start = algorithm.init(model)._replace(aggregation=aggregator.start())
-            self._shelf.load(trial, start, remembered(algorithm, aggregator, start.server))
+        for trial in self.trials:
+            self._shelf.recall(trial)
 
-    def advance(self, chosen: Sequence[Trial], until: int, on_round: Callable[[], None]) -> None:
-        """Run trials until so many rounds are done; those that diverge stop. `on_round` is called for each round."""
-        going = [trial for trial in chosen if trial.done < until and not trial.diverged]
+    @functools.cached_property
+    def _backend(self) -> Backend:
+        """Started when the first round needs it: points that others train need none here."""
+        return self._specification.start(self._problem, self._model, self._needs)
+
+    def advance(self, chosen: Sequence[Trial], until: int, on_round: Callable[[], None], stop: Stop = None) -> Any:
+        """Run trials until so many rounds are done; those that diverge stop.
+
+        Args:
+            on_round: called after each round of a trial.
+            stop: called after `on_round`; what is true ends it early, saved, and is returned.
+        """
+        for trial in chosen:
+            if trial.unfinished(until) and trial.state is None:
+                self._load(trial)
+        going = [trial for trial in chosen if trial.unfinished(until)]
         if not going:
-            return
+            return None
         saved = time.monotonic()
         start = min(trial.done for trial in going)
         prefetch = Prefetch(self._work, self._backend, start, until)
@@ -89,15 +105,27 @@ class Lockstep:
                 if trial.done == work.round and not trial.diverged:
                     self._step(trial, work, prefetch.prepare)
                     on_round()
-            signal = None if self._stop is None else self._stop()
-            if signal or time.monotonic() - saved > _SAVE_SECONDS:
+                    if ended := stop and stop():
+                        self._save(going)
+                        return ended
+            if time.monotonic() - saved > _SAVE_SECONDS:
                 self._save(going)
                 saved = time.monotonic()
-            if signal:
-                raise Stopped(f"sweep: stopped by signal {signal}; the same command goes on", signal)
             if all(trial.diverged for trial in going):
                 break
         self._save(going)
+        return None
+
+    def close(self) -> None:
+        """Let go of the back end."""
+        if "_backend" in self.__dict__:
+            self._backend.close()
+
+    def _load(self, trial: Trial) -> None:
+        place = self.trials.index(trial)
+        algorithm, aggregator = self._algorithms[place], self._aggregators[place]
+        start = algorithm.init(self._model)._replace(aggregation=aggregator.start())
+        self._shelf.load(trial, start, remembered(algorithm, aggregator, start.server))
 
     def _step(self, trial: Trial, work: Work, meanwhile: Callable[[], object]) -> None:
         place = self.trials.index(trial)

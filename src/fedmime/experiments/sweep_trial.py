@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import json
 import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +47,19 @@ class Trial:
         """Whether it had diverged by a round; another sweep may have taken it further."""
         return self.diverged and self.done <= until
 
+    def unfinished(self, until: int) -> bool:
+        """Whether there is anything left to train until so many rounds are done."""
+        return self.done < until and not self.diverged
+
     def facts(self) -> dict[str, Any]:
-        """What JSON can hold of it."""
+        """What JSON can hold of it: everything but the state."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "state"}
+
+    def take(self, facts: Mapping[str, Any]) -> None:
+        """The opposite of `facts`. The state that belongs to them is on the shelf."""
+        for name, value in facts.items():
+            setattr(self, name, value)
+        self.state = None
 
 
 class Shelf:
@@ -56,20 +68,31 @@ class Shelf:
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
 
+    def recall(self, trial: Trial) -> None:
+        """Bring a trial's history to where it was saved, without its state. Damage is left to `load`, which tells."""
+        if self._holds(trial):
+            try:
+                with _opened(self._file(trial)) as found:
+                    trial.take(_facts(found, trial)[0])
+            except OSError:
+                raise
+            except Exception:  # damaged files make the reader fail in many ways
+                return
+
     def load(self, trial: Trial, start: State, blank: Any) -> None:
         """Bring a trial to where it was saved, or to the start."""
         index: dict[int, int] = {}
+        trial.take(Trial(trial.values, trial.name).facts())
         trial.state = start
-        if self._directory is not None and self._file(trial).is_file():
+        if self._holds(trial):
             try:
                 facts, index, carried = _read(self._file(trial), trial, (start.server, start.aggregation))
             except OSError:
                 raise
-            except Exception:  # damaged files make the reader fail in many ways
+            except Exception:
                 _log.warning("%r is damaged; the point is trained again", str(self._file(trial)))
             else:
-                for name, value in facts.items():
-                    setattr(trial, name, value)
+                trial.take(facts)
                 server, aggregation = carried
                 trial.state = State(trial.done, server, aggregation=aggregation)
         if jax.tree.leaves(blank) and self._directory is not None:
@@ -89,20 +112,38 @@ class Shelf:
         with whole_file(self._file(trial)) as temporary:
             temporary.write_bytes(held.getvalue())
 
+    def _holds(self, trial: Trial) -> bool:
+        return self._directory is not None and self._file(trial).is_file()
+
     def _file(self, trial: Trial, kind: str = "npz") -> Path:
         assert self._directory is not None
         return self._directory / f"{trial.name[:20]}.{kind}"
 
 
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[Mapping[str, np.ndarray]]:
+    """The arrays of a file by name, each read when it is looked up."""
+    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as found:
+        yield found
+
+
+def _facts(found: Mapping[str, np.ndarray], trial: Trial) -> tuple[dict[str, Any], dict[int, int]]:
+    """What was saved of a trial, and its clients' index; `ValueError` if it is not this trial's."""
+    facts = json.loads(str(found["facts"]))
+    index = dict(zip(facts.pop("clients"), facts.pop("slots"), strict=True))
+    kinds = [{name: type(value) for name, value in each.items()} for each in (facts, trial.facts())]
+    if facts["name"] != trial.name or kinds[0] != kinds[1]:
+        raise ValueError("it holds another trial")
+    return facts, index
+
+
 def _read(file: Path, trial: Trial, server: Any) -> tuple[dict[str, Any], dict[int, int], Any]:
     """What was saved of a trial, its clients' index and its server state; `ValueError` if it is not this trial's."""
     leaves, structure = jax.tree.flatten(server)
-    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as found:
-        facts = json.loads(str(found["facts"]))
+    with _opened(file) as found:
+        facts, index = _facts(found, trial)
         arrays = [found[f"a{i}"] for i in range(len(leaves))]
-    index = dict(zip(facts.pop("clients"), facts.pop("slots"), strict=True))
-    kinds = [{name: type(value) for name, value in each.items()} for each in (facts, trial.facts())]
     shapes = [[(a.shape, a.dtype) for a in each] for each in (arrays, leaves)]
-    if facts["name"] != trial.name or kinds[0] != kinds[1] or shapes[0] != shapes[1]:
+    if shapes[0] != shapes[1]:
         raise ValueError("it holds another trial")
     return facts, index, jax.tree.unflatten(structure, [jax.numpy.asarray(a) for a in arrays])

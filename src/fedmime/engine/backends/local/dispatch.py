@@ -219,7 +219,7 @@ class LocalBackend:
         laid = self._laid.get(work.round)
         if laid is None or laid.cohort is not work.cohort:
             laid = self._laid[work.round] = self._admit(work)
-            for old in sorted(self._laid)[:-2]:
+            for old in list(self._laid)[:-2]:  # in the order in which they were laid out: a sweep goes back, too
                 del self._laid[old]
         return laid
 

@@ -92,7 +92,8 @@ class RayBackend:
         if message is not None:
             sent = self._put(plain(message))
         asked = current.points if points else None
-        ask = Ask(plain(work.aggregator), plain(bound), asked, sent, None if points else before, None)
+        before = None if points else before
+        ask = Ask(plain(work.aggregator), plain(bound), asked, sent, before, None, work.algorithm)
         received = dispatch.collect(workers, self._orders(current, ask), current.placed)
         self._tally.received(received.values())
         answers = [received[number].answer for number in sorted(received)]
@@ -179,7 +180,7 @@ class RayBackend:
         current = self._rounds.get(work.round)
         if current is None or current.cohort is not work.cohort:
             current = self._rounds[work.round] = _Round(work.cohort, split(work, self._parts, self._population))
-            for old in sorted(self._rounds)[:-2]:
+            for old in list(self._rounds)[:-2]:
                 del self._rounds[old]
         return current
 

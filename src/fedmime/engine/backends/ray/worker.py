@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from fedmime.aggregation.aggregator import Aggregator
+from fedmime.algorithms.algorithm import Algorithm
 from fedmime.engine.backends.backend import Kept, Problem, Work
 from fedmime.engine.backends.local.devices import lanes, mesh
 from fedmime.engine.backends.local.dispatch import LocalBackend
@@ -91,6 +92,8 @@ class Ask(NamedTuple):
     """The points of phase 1, for a worker that has not done it."""
     kept: Slots | Sequence[Any] | None
     """What the clients that train have kept: where to find it, or the values themselves in the clients' order."""
+    algorithm: Algorithm
+    """The round's; the points of a sweep differ in its numbers and have their parts in common."""
 
 
 class Place(NamedTuple):
@@ -199,7 +202,7 @@ class _Run:
             work = arrived(_got(ref).work, self.population)
             register(work.algorithm)
             works[round_id] = work
-            for old in sorted(works)[:-2]:
+            for old in list(works)[:-2]:  # in the order in which they came
                 del works[old]
         return works[round_id]
 
@@ -213,8 +216,9 @@ class _Run:
 
     def ask(self, number: int, round_id: int, ref: Ref, ask: Ask) -> PartAnswer:
         """See `Backend.ask`."""
-        register(ask.aggregator)
-        local, work = self.backend(number), self.work(number, round_id, ref)._replace(aggregator=ask.aggregator)
+        register((ask.aggregator, ask.algorithm))
+        local, work = self.backend(number), self.work(number, round_id, ref)
+        work = work._replace(aggregator=ask.aggregator, algorithm=ask.algorithm)
         points, message, before = (None if r is None else _got(r) for r in (ask.points, ask.message, ask.before))
         start = time.perf_counter()
         local.memory = memory = self._memory(work, ask.kept)
