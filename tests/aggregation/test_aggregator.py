@@ -32,7 +32,7 @@ def test_encoders_act_in_the_order_in_which_they_are_given() -> None:
     clipped_first, sparse_first = g.chain(g.clip(1.0), g.top_k(0.25)), g.chain(g.top_k(0.25), g.clip(1.0))
     message = {"w": jnp.array([[4.0, 3.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]])}
     sender = sender_of(UPDATE, jax.random.key(0), 0)
-    norms = [np.linalg.norm(one.received(message, sender)["w"]) for one in (clipped_first, sparse_first)]
+    norms = [np.linalg.norm(one.transmit(message, (), sender)[0]["w"]) for one in (clipped_first, sparse_first)]
     assert norms == [pytest.approx(5 / math.sqrt(31)), pytest.approx(1.0)]
 
 

@@ -183,11 +183,12 @@ def blank_memory(blank: Any, schedule: Schedule) -> Any:
 def check_population(intake: Intake, problem: Any, model: Any, population: Clients) -> None:
     """Refuse data before the first round that would otherwise end a run in the midst of it.
 
-    Clients in memory are all looked at; those of a store when they are drawn, since reading it all may take hours.
+    Clients in memory are all looked at; those of a store when they are drawn, since reading it all may take hours; and
+    clients that are elsewhere look at their own data.
     """
     if getattr(population, "resident", False):
         intake.look_at_all(population)
-    else:
+    elif not getattr(population, "elsewhere", False):
         intake.look_at_first(population)
     if population.test is not None:
         intake.accept("test set", population.test)

@@ -146,7 +146,7 @@ def simulate(
         if run_dir is not None:
             directory = stack.enter_context(RunDirectory(Path(run_dir), saving.keep))
             directory.claim(facts, facts if config is None else config, facts["data"], saving.fresh)
-            state = directory.resume(state, blank)
+            state = directory.resume(state, running.stored(blank))
         cost = communication.cost(algorithm, params(state), aggregator)
         log = stack.enter_context(Log(rounds, gate, cost, directory))
         intake.say()

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from fedmime.algorithms.algorithm import Message
-from fedmime.engine.backends.backend import Answer, Problem, Work
+from fedmime.engine.backends.backend import Answer, Problem, Simulated, Work
 from fedmime.engine.backends.local.dispatch import LocalBackend, check_kept
 from fedmime.engine.backends.ray import crew
 from fedmime.engine.backends.ray.parts import Part, added, plain, split
@@ -41,7 +41,7 @@ class _Round:
         self.new: dict[int, Any] = {}  # what clients keep if the server accepts the round
 
 
-class RayBackend:
+class RayBackend(Simulated):
     """Clients in parts, one for each worker that was asked for. Workers are started when the first round needs them.
 
     Args:
