@@ -22,6 +22,10 @@ class FrameError(ValueError):
     """What arrived is no frame of this protocol, or a larger one than the receiver accepts."""
 
 
+class TooLarge(FrameError):
+    """What arrived is longer than the receiver accepts. It was not decoded."""
+
+
 class Frame(NamedTuple):
     """One message."""
 
@@ -70,7 +74,7 @@ def unpack(data: bytes, most_payload: int) -> Frame:
     if length > MOST_HEADER_BYTES or end > len(data):
         raise FrameError(f"its header claims {length} bytes of {len(data)}")
     if len(data) - end > most_payload:
-        raise FrameError(f"its payload has {len(data) - end} bytes, accepted are at most {most_payload}")
+        raise TooLarge(f"its payload has {len(data) - end} bytes, accepted are at most {most_payload}")
     fields = _fields(data[_START.size : end])
     return Frame(fields.pop("kind"), fields, data[end:])
 
