@@ -42,6 +42,8 @@ from fedmime.runs.directory import Saving
 from fedmime.runs.notes import notes
 from fedmime.vector import Vector
 
+_SILENT = (Reason.DATA, Reason.FAILED, Reason.LATE)  # why a client has sent nothing
+
 
 @dataclasses.dataclass(frozen=True)
 class Deployed:
@@ -87,6 +89,7 @@ class _Round:
         self.refused: dict[int, Reason] = {}
         self.strays: list[Reason] = []
         self.probed: set[int] | None = None  # places of the clients whose gradients have arrived
+        self.heard: set[int] = set()  # clients that have sent something, sound or not
         self.trained: list[int] = []  # clients whose update was accepted
 
 
@@ -132,6 +135,8 @@ class DeployedBackend:
         inbox = self._exchanged(current, offer, bound)
         current.refused |= inbox.refused
         current.strays += inbox.strays
+        current.heard |= {work.cohort.members[place].client for place in inbox.received}
+        current.heard |= {client for client, reason in inbox.refused.items() if reason not in _SILENT}
         if points:
             current.probed = {place for place, found in inbox.received.items() if found.gradients}
         return self._added(current, inbox, len(points))
@@ -278,7 +283,7 @@ class DeployedBackend:
             tuple(part.collected for part in gradients) if share else (),
             share,
             updates.totals,
-            len(inbox.received),
+            len(current.heard),
             lambda: current.refused,
             unclipped,
             current.strays,

@@ -77,7 +77,7 @@ class JaxNode:
             ask = opened(frame, Ask)
             nonce = ask.nonce
             if self._session is None or ask.run != self._session.run:
-                raise Refused(Reason.FAILED, f"client {self._name!r} does not know run {ask.run}; say hello first")
+                raise Refused(Reason.FAILED, f"this node does not know run {ask.run}; say hello first")
             return self._session.answer(ask, frame.payload)
         except Refused as error:
             return refusal(nonce, error.reason.label, error)

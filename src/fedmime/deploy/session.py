@@ -44,6 +44,16 @@ class Refused(Exception):
         self.reason = reason
 
 
+class Outcome(NamedTuple):
+    """What a client has computed for one request."""
+
+    reply: Answer
+    gradients: list[post.Sent]
+    """One for every point, encoded."""
+    update: post.Sent | None
+    """The encoded update; None if the client was not to train."""
+
+
 class _Own(NamedTuple):
     """The source of a cohort that is one client."""
 
@@ -90,7 +100,7 @@ class Session:
         hello: the server's.
         terms: what both sides have agreed on.
         columns: the client's examples.
-        name: the client's, for messages.
+        name: the client's, for the node's own warnings.
         where: the back end that computes the client.
         shelf: what the client has kept in this run.
     """
@@ -120,6 +130,12 @@ class Session:
 
     def answer(self, ask: Ask, payload: bytes) -> bytes:
         """The reply to a request: full gradients, training, or both."""
+        reply, gradients, update = self.outcome(ask, payload)
+        sent = [*gradients, *([] if update is None else [update])]
+        return packed(reply, wire.pack(jax.device_get([each.wire for each in sent])))
+
+    def outcome(self, ask: Ask, payload: bytes) -> Outcome:
+        """What the client has to send, before it is packed; what it keeps is written."""
         aggregator = self._aggregator_of(ask)
         current = self._entered(ask)
         current.held.update(self._received(aggregator, ask, payload, current.work.key))
@@ -130,17 +146,17 @@ class Session:
             send(self._layout.gradient.arrays(gradient), (), number=number, kind=GRADIENT)
             for number, gradient in enumerate(jax.device_get(found.gradients))
         ]
-        parts, unclipped = [sent.wire for sent in gradients], all(bool(sent.unclipped) for sent in gradients)
+        unclipped = all(bool(sent.unclipped) for sent in gradients)
         reply = Answer(ask.run, ask.round, ask.nonce, self._examples, 0, 0.0, 0.0, unclipped, True)
-        if found.totals is not None:
-            assert self._layout.update is not None
-            totals = jax.device_get(found.totals)
-            sent = send(self._layout.update.arrays((totals.send, totals.add)), kept.residual, number=0, kind=UPDATE)
-            reply = self._trained(reply, Figures(*map(float, totals.figures)), sent)
-            parts.append(sent.wire)
-            self._backend.settle(current.work, True)
-            self._write(ask, sent.residual)
-        return packed(reply, wire.pack(jax.device_get(parts)))
+        if found.totals is None:
+            return Outcome(reply, gradients, None)
+        assert self._layout.update is not None
+        totals = jax.device_get(found.totals)
+        update = send(self._layout.update.arrays((totals.send, totals.add)), kept.residual, number=0, kind=UPDATE)
+        reply = self._trained(reply, Figures(*map(float, totals.figures)), update)
+        self._backend.settle(current.work, True)
+        self._write(ask, update.residual)
+        return Outcome(reply, gradients, update)
 
     def _aggregator_of(self, ask: Ask) -> Aggregator:
         """The aggregator of this round."""
@@ -203,13 +219,13 @@ class Session:
         self._backend.memory = RamMemory(kept.value) if jax.tree.leaves(kept.value) else None
         found = self._backend.ask(current.work._replace(pick=ask.pick), points, message)
         if reason := found.refused().get(ask.client):
-            raise Refused(reason, f"client {self._name!r}: its examples or its result cannot be used")
+            raise Refused(reason, "the client's examples or its result cannot be used")
         return found
 
     def _trained(self, reply: Answer, figures: Figures, sent: post.Sent) -> Answer:
         """A reply with what training adds to it."""
         if not (sent.sound and math.isfinite(figures.loss) and math.isfinite(figures.drift)):
-            raise Refused(Reason.NOT_FINITE, f"client {self._name!r}: its loss or what it keeps is not finite")
+            raise Refused(Reason.NOT_FINITE, "the client's loss, or what it keeps, is not finite")
         told = {"steps": int(figures.steps), "loss": figures.loss, "drift": figures.drift}
         return reply._replace(**told, update_unclipped=bool(sent.unclipped))
 
@@ -220,7 +236,7 @@ class Session:
             return jax.tree.map(lambda like: np.zeros(like.shape, like.dtype), self._blank)
         found = self._shelf.read(ask.kept)
         if found is None:
-            raise Refused(Reason.FAILED, f"client {self._name!r} no longer has what it kept in round {ask.kept}")
+            raise Refused(Reason.FAILED, f"the client no longer has what it kept in round {ask.kept}")
         return wire.unpack(found, self._blank)
 
     def _write(self, ask: Ask, residual: Any) -> None:
