@@ -24,6 +24,8 @@ from fedmime.errors import ConfigError, DataError
 from fedmime.runs import identity
 from fedmime.validation import made, offers, quote
 
+_UNKNOWN = 1 << 30  # bytes of a request to a node that was started anew, which it refuses unread
+
 
 class JaxNode:
     """A client's half of a deployment; see `fedmime.deploy.protocol.Node`.
@@ -69,7 +71,7 @@ class JaxNode:
         """The reply to a request. Whatever goes wrong becomes a refusal in one line."""
         nonce = ""
         try:
-            frame = unpack(request, 0 if self._session is None else self._session.most_payload)
+            frame = unpack(request, _UNKNOWN if self._session is None else self._session.most_payload)
             if is_a(frame, Hello):
                 hello = opened(frame, Hello)
                 nonce = hello.nonce

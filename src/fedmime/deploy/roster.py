@@ -73,6 +73,7 @@ class Roster:
             enough: looks at the roster.
             end: when the time is over, by the monotonic clock.
         """
+        self._look()
         while not enough():
             for node, reply in self._exchange(end):
                 self.meet(node, reply)
@@ -82,17 +83,13 @@ class Roster:
             if left <= 0:
                 return False
             time.sleep(min(_PAUSE, left))
+            self._look()
         return True
 
     def greetings(self) -> dict[int, bytes]:
         """What to send to nodes that were not seen before or have failed, by node; `meet` takes their replies."""
-        connected = set(self._transport.nodes())
-        self._refused &= connected
-        self._doubted &= connected
-        for gone in self._profiles.keys() - connected:
-            del self._profiles[gone]
         requests = {}
-        for node in sorted(connected - self._refused - (self._profiles.keys() - self._doubted)):
+        for node in sorted(self._look() - self._refused - (self._profiles.keys() - self._doubted)):
             nonce = secrets.token_hex(16)
             self._greeted.setdefault(node, set()).add(nonce)
             requests[node] = packed(self._hello._replace(nonce=nonce))
@@ -129,6 +126,15 @@ class Roster:
     def doubt(self, node: int) -> None:
         """Have a node introduce itself again before it is asked for anything: it has failed, or was started anew."""
         self._doubted.add(node)
+
+    def _look(self) -> set[int]:
+        """The nodes that are connected; others are forgotten, and may come back as anybody."""
+        connected = set(self._transport.nodes())
+        self._refused &= connected
+        self._doubted &= connected
+        self._profiles = {node: profile for node, profile in self._profiles.items() if node in connected}
+        self._greeted = {node: nonces for node, nonces in self._greeted.items() if node in connected}
+        return connected
 
     def _exchange(self, end: float) -> Iterator[tuple[int, bytes | Failure]]:
         requests = self.greetings()

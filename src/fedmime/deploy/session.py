@@ -26,6 +26,7 @@ from fedmime.deploy.layout import Places, layout_of
 from fedmime.deploy.messages import NEVER, NOTHING, PRIME, Answer, Ask, Hello, packed
 from fedmime.deploy.protocol import FrameError
 from fedmime.deploy.terms import Terms, schedule_of
+from fedmime.engine.arguments import MOST_EXAMPLES
 from fedmime.engine.backends.backend import Answer as Found
 from fedmime.engine.backends.backend import Backend, Figures, Work
 from fedmime.engine.backends.specification import Needs, Specification
@@ -114,6 +115,9 @@ class Session:
         self._examples = len(first_column(columns))
         self._layout = layout_of(terms.algorithm, terms.model)
         self._schedule, self._key = schedule_of(hello), run_key(hello.seed)
+        self._steps = int(self._schedule.lengths(np.array([self._examples]))[0])
+        if (seen := self._steps * (hello.batch_size or self._examples)) > MOST_EXAMPLES:
+            raise Refused(Reason.FAILED, f"a round would take {seen:,} examples; accepted are {MOST_EXAMPLES:,}")
         server = jax.eval_shape(lambda model: terms.algorithm.init(model).server, terms.model)
         self._anchor = anchor_of(terms.algorithm, server)
         needs = Needs(Intake.of_run(terms.problem.check, pooled=False), hello.drift)
@@ -182,7 +186,7 @@ class Session:
         """The work of a cohort with this client alone, in the role that it has in the whole one."""
         split, n = self._algorithm.split, self._examples
         trains = ask.train or not split  # Mime's clients train, too, after they were asked for gradients
-        steps = int(self._schedule.lengths(np.array([n]))[0]) if trains else 0
+        steps = self._steps if trains else 0
         names: Any = {ask.client: self._name}
         cohort = Cohort(
             (Member(ask.client, n, steps, 0, probes=not split or not trains),),

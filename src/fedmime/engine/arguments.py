@@ -36,7 +36,7 @@ from fedmime.validation import (
     started,
 )
 
-_MOST_EXAMPLES = 2**28  # of one client in one round, repeated ones counted: its plan has a number for each
+MOST_EXAMPLES = 2**28  # of one client in one round, repeated ones counted: its plan has a number for each
 _KINDS = {
     "run_dir": (str | os.PathLike, "be a path"),
     "participation": (Participation, "be an fm.Participation"),
@@ -101,10 +101,10 @@ def schedule_of(
     schedule = Schedule(cohort_size, batch_size, epochs, steps, seed, weights, participation or RELIABLE)
     largest = int(population.sizes.max())
     examples = int(schedule.lengths(np.array([largest]))[0]) * (batch_size or largest)
-    if examples > _MOST_EXAMPLES:
+    if examples > MOST_EXAMPLES:
         raise ConfigError(
             f"simulate: the largest client would take {examples:,} examples in a round (batch_size={batch_size}, "
-            f"epochs={epochs}, steps={steps}); accepted are at most {_MOST_EXAMPLES:,}"
+            f"epochs={epochs}, steps={steps}); accepted are at most {MOST_EXAMPLES:,}"
         )
     return schedule
 
