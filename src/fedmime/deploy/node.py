@@ -22,6 +22,7 @@ from fedmime.engine.backends.specification import Choice, Local, chosen
 from fedmime.engine.cohort import Columns, first_column
 from fedmime.errors import ConfigError, DataError
 from fedmime.runs import identity
+from fedmime.runs.notes import warnings
 from fedmime.validation import made, offers, quote
 
 _UNKNOWN = 1 << 30  # bytes of a request to a node that was started anew, which it refuses unread
@@ -68,7 +69,7 @@ class JaxNode:
         self._session: Session | None = None
 
     def answer(self, request: bytes) -> bytes:
-        """The reply to a request. Whatever goes wrong becomes a refusal in one line."""
+        """The reply to a request. What goes wrong becomes a refusal in one line, which tells nothing of the data."""
         nonce = ""
         try:
             frame = unpack(request, _UNKNOWN if self._session is None else self._session.most_payload)
@@ -85,10 +86,12 @@ class JaxNode:
             return refusal(nonce, error.reason.label, error)
         except FrameError as error:
             return refusal(nonce, Reason.STRUCTURE.label, error)
-        except DataError as error:
-            return refusal(nonce, Reason.DATA.label, error)
-        except Exception as error:  # a request must never end a node
-            return refusal(nonce, Reason.FAILED.label, f"{type(error).__name__}: {error}")
+        except ConfigError as error:  # in what the server has sent
+            return refusal(nonce, Reason.FAILED.label, error)
+        except Exception as error:  # a request must never end a node, and a message might quote the client's data
+            warnings.warning("client %r could not answer: %s: %s", self._name, type(error).__name__, error)
+            reason = Reason.DATA if isinstance(error, DataError) else Reason.FAILED
+            return refusal(nonce, reason.label, f"a {type(error).__name__}, of which the node's own log says more")
 
     def _greet(self, hello: Hello) -> Profile:
         """Agree on a run, or refuse it."""
