@@ -91,8 +91,12 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def whole_file(path: Path, mode: int = 0o644) -> Iterator[Path]:
     """Write a file atomically.
+
+    Args:
+        path: the file.
+        mode: who may read it, by default everybody.
 
     Yields:
         A temporary path to write to. When the block ends normally it is flushed to disk and renamed to `path`,
@@ -100,7 +104,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     """
     with _beside(path, _empty_file) as temporary:
         yield temporary
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, mode)
         flush(temporary)
         os.replace(temporary, path)
         flush(path.parent)

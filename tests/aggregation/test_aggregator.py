@@ -14,8 +14,9 @@ import pytest
 
 import fedmime as fm
 from engine.setting import CLASSES, DIM, PROBLEM, a, close, columns, o, population, same
+from fedmime.aggregation import wire
 from fedmime.aggregation.aggregator import PLAIN, sender_of
-from fedmime.aggregation.encoder import UPDATE
+from fedmime.aggregation.encoder import GRADIENT, UPDATE
 from fedmime.engine.backends.local import dispatch
 from fedmime.engine.backends.local.layout import Layout
 from fedmime.engine.backends.specification import Local
@@ -32,7 +33,7 @@ def test_encoders_act_in_the_order_in_which_they_are_given() -> None:
     clipped_first, sparse_first = g.chain(g.clip(1.0), g.top_k(0.25)), g.chain(g.top_k(0.25), g.clip(1.0))
     message = {"w": jnp.array([[4.0, 3.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]])}
     sender = sender_of(UPDATE, jax.random.key(0), 0)
-    norms = [np.linalg.norm(one.received(message, sender)["w"]) for one in (clipped_first, sparse_first)]
+    norms = [np.linalg.norm(one.transmit(message, (), sender)[0]["w"]) for one in (clipped_first, sparse_first)]
     assert norms == [pytest.approx(5 / math.sqrt(31)), pytest.approx(1.0)]
 
 
@@ -113,6 +114,30 @@ def test_an_array_that_is_sent_twice_is_encoded_once() -> None:
     (send, add), residual = feedback.transmit((v, v), [jnp.zeros(40)], sender)
     assert same(send, add)
     close(send["w"] + residual[0], v["w"])
+
+
+HALVES: dict[str, Any] = {
+    "plain": g.mean(),
+    "clip, quantize": g.chain(g.clip(0.5), g.quantize(5, rotate=True)),
+    "random_k": g.chain(g.random_k(0.4), g.quantize(3)),
+    "top_k with feedback": g.error_feedback(g.chain(g.top_k(0.3), g.quantize(4))),
+    "low_rank with feedback": g.error_feedback(g.low_rank(1)),
+    "noise": g.chain(g.gaussian(0.3, 1.0), g.quantize(6)),
+}
+
+
+@pytest.mark.parametrize("name", HALVES)
+@pytest.mark.parametrize("kind", [UPDATE, GRADIENT])
+def test_two_halves_with_bytes_between_them_are_the_whole_way(name: str, kind: str) -> None:
+    aggregator, sender = g.chain(HALVES[name]), sender_of(kind, jax.random.key(1), 2)
+    arrays = [jnp.linspace(-1.0, 1.0, 40).reshape(8, 5), jnp.arange(3), jnp.linspace(0.0, 2.0, 7)]
+    residual = [jnp.full_like(array, 0.1) if array.dtype != int else array * 0 for array in arrays]
+    residual = residual if aggregator.feedback else ()
+    whole, left = aggregator.transmit(arrays, residual, sender)
+    sent, kept = aggregator.send(arrays, residual, sender)
+    arrived = jax.tree.map(jnp.asarray, wire.unpack(wire.pack(jax.device_get(sent)), sent))
+    assert same(aggregator.receive(arrived, arrays, sender), whole)
+    assert same(kept, left)
 
 
 def _server(run: fm.Run) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 
 import fedmime as fm
 from engine.setting import a
+from fedmime.algorithms.algorithm import Replies
 from fedmime.engine.backends.local.layout import Layout
 from fedmime.engine.backends.specification import Local
 
@@ -57,3 +58,14 @@ def test_last_output_keeps_no_iterate() -> None:
     state = a.mime_lite_mvr(ETA, 0.0).init({"x": jnp.zeros(2)})
     assert state.server.drawn is None
     assert state.server.seen is None
+
+
+def test_an_iterate_that_never_came_is_not_drawn() -> None:
+    """The client that was to send it dropped out or was refused: the sum of what clients drew is zero."""
+    algorithm = a.mime_lite_mvr(ETA, 0.0, init_rounds=0, output="random")
+    server = algorithm.init({"x": jnp.ones(2)}).server
+    zero, there = fm.Vector({"x": jnp.zeros(2)}), fm.Vector({"x": jnp.full(2, 3.0)})
+    for total, expected in ((zero, 1.0), (there, 3.0)):
+        replies = Replies(zero, total, jnp.asarray(2.0), jnp.asarray(4.0), jnp.asarray(2.0), 0.0)
+        drawn = algorithm.server(server, (zero, zero), replies).drawn
+        np.testing.assert_array_equal(drawn.tree["x"], np.full(2, expected))

@@ -1,9 +1,9 @@
 """The aggregator of a run: what happens to messages between clients and the server's mean.
 
-A client encodes what it sends (`encode`), the server decodes it (`decode`) and combines the messages of the cohort. It
-is the same for updates and for full gradients, and on the way down for broadcasts. All of it is pure functions, so a
-simulated round and a deployed one share one text: in a simulation a message is encoded and decoded at once, inside the
-compiled loop.
+A client encodes what it sends (`send`), the server decodes it (`receive`), judges it and combines the messages of the
+cohort. It is the same for updates and for full gradients; `broadcaster.py` has the way down. All of it is pure
+functions, so a simulated round and a deployed one share one text: in a simulation a message is encoded and decoded at
+once (`deliver`), inside the compiled loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedmime.aggregation import encoder as encoders_
 from fedmime.aggregation.accounting import MOST_RELEASES, Ledger, Sampling, epsilon
 from fedmime.aggregation.clipping import Clip, scaled, within
 from fedmime.aggregation.combiner import Combiner, Mean
-from fedmime.aggregation.encoder import BROADCAST, GRADIENT, SERVER, UPDATE, Encoded, Encoder, Sender
+from fedmime.aggregation.encoder import BROADCAST, GRADIENT, UPDATE, Encoded, Encoder, Sender
 from fedmime.aggregation.gate import Reason, judge
 from fedmime.aggregation.privacy import Gaussian, Norms
 from fedmime.aggregation.quantization import Quantize
@@ -91,11 +91,19 @@ class Aggregator:
         norms = Norms(*(np.asarray(norm, np.float32) for norm in self.privacy.norms()))
         return Spending(norms, np.zeros(MOST_RELEASES + 1, np.int32))
 
+    @property
+    def adaptive(self) -> bool:
+        """Whether clipping norms follow those of the messages from round to round."""
+        return self.privacy is not None and self.privacy.quantile is not None
+
     def current(self, state: Any) -> Aggregator:
         """The aggregator with the clipping norms that it has adapted so far."""
-        if self.privacy is None or self.privacy.quantile is None:
-            return self
-        clipping = self.privacy.clipping(state.norms)
+        return self.with_norms(state.norms) if self.adaptive else self
+
+    def with_norms(self, norms: Norms) -> Aggregator:
+        """An adaptive aggregator that clips to these norms."""
+        assert self.privacy is not None
+        clipping = self.privacy.clipping(norms)
         encoders = tuple(clipping if isinstance(one, Clip) else one for one in self.encoders)
         return dataclasses.replace(self, encoders=encoders)
 
@@ -116,7 +124,7 @@ class Aggregator:
             reported: how many messages there were.
             planned: how many were planned.
         """
-        if self.privacy is None or self.privacy.quantile is None:
+        if self.privacy is None or not self.adaptive:
             return state
         norm = _next_norm(self.privacy, state.norms.of(kind), _noise_key(key, 0), unclipped, reported, planned, kind)
         return state._replace(norms=state.norms._replace(**{kind: np.asarray(norm, np.float32)}))
@@ -142,45 +150,68 @@ class Aggregator:
     def _encoders_of(self, sender: Sender) -> tuple[Encoder, ...]:
         return self.down if sender.kind == BROADCAST else self.encoders
 
-    def received(self, message: Any, sender: Sender) -> Any:
-        """What the receiver makes of a message once it has been encoded and decoded."""
-        return self.decode(self.encode(message, sender), message, sender)
-
-    def transmit(self, message: Any, residual: Any, sender: Sender) -> tuple[Any, Any]:
-        """What the server receives of a client's message, and what the client keeps of what was lost.
+    def send(self, arrays: list[Any], residual: Any, sender: Sender) -> tuple[Wire, Any]:
+        """The client's half of a message's way: what it sends, and what it keeps of what the encoding lost.
 
         Args:
-            message: an update or a full gradient.
+            arrays: of an update or a full gradient, each once; see `distinct`.
             residual: what the encoding of the client's earlier updates lost, one array for each that is sent; `()`
                 without error feedback.
+            sender: the client.
+        """
+        if not self.feedback or sender.kind != UPDATE:
+            return self.encode(arrays, sender), residual
+        whole = list(map(jnp.add, arrays, residual))
+        wire = self.encode(whole, sender)
+        return wire, list(map(jnp.subtract, whole, self.decode(wire, whole, sender)))
+
+    def receive(self, wire: Wire, like: list[Any], sender: Sender) -> list[Any]:
+        """The server's half: what it makes of what a client sent; `like` has the shapes and types of its arrays."""
+        received = self.decode(wire, like, sender)
+        if self.privacy is None:
+            return received
+        floats, rest, joined = _parted(received)  # clipped once more: decoding may have lengthened the message
+        return joined(scaled(floats, self.clip_norm(sender.kind)), rest)
+
+    def judge(self, received: Any, kind: str, bound: Any) -> jax.Array:
+        """The gate's verdict on a message that was received, a `Reason` as a number.
+
+        Args:
+            received: a pytree of arrays. An update is a pair, `(Reply.send, Reply.add)`, of which the first is bounded.
+            kind: of message.
+            bound: the largest norm that the gate lets through.
+        """
+        bounded, beside = received if kind == UPDATE else (received, ())
+        return jnp.where(finite(beside), judge(bounded, bound), Reason.NOT_FINITE)
+
+    def transmit(self, message: Any, residual: Any, sender: Sender) -> tuple[Any, Any]:
+        """Both halves at once, as in a simulation: what the server receives, and what the client keeps.
+
+        Args:
+            message: an update or a full gradient, a pytree.
+            residual: as in `send`.
             sender: who sends it.
         """
         if not self.encoders:
             return message, residual
-        message, restored = distinct(message)
-        if self.privacy is not None:  # the server clips once more: decoding may have lengthened the message
-            floats, rest, joined = _parted(self.received(message, sender))
-            return restored(joined(scaled(floats, self.clip_norm(sender.kind)), rest)), residual
-        if not self.feedback or sender.kind != UPDATE:
-            return restored(self.received(message, sender)), residual
-        whole = list(map(jnp.add, message, residual))
-        received = self.received(whole, sender)
-        return restored(received), list(map(jnp.subtract, whole, received))
+        arrays, restored = distinct(message)
+        wire, residual = self.send(arrays, residual, sender)
+        return restored(self.receive(wire, arrays, sender)), residual
 
     def deliver(self, message: Any, residual: Any, sender: Sender, bound: Any) -> Delivered:
-        """A client's message on its way to the server: encoded, decoded and judged.
+        """A client's message on its way to the server in a simulation: encoded, decoded and judged.
 
-        Every back end and every deployed server does this to each update, and to each gradient if `by_client`.
+        It is done to each update, and to each gradient if `by_client`. In a deployment the client does `send`, and the
+        server `receive` and `judge`.
 
         Args:
-            message: a pytree of arrays. An update is a pair, `(Reply.send, Reply.add)`, of which the first is bounded.
-            residual: what earlier encodings lost; see `transmit`.
+            message: a pytree of arrays, as `judge` expects it.
+            residual: what earlier encodings lost; see `send`.
             sender: who sends it.
             bound: the largest norm that the gate lets through.
         """
         received, residual = self.transmit(message, residual, sender)
-        bounded, beside = received if sender.kind == UPDATE else (received, ())
-        reason = jnp.where(finite((beside, residual)), judge(bounded, bound), Reason.NOT_FINITE)
+        reason = jnp.where(finite(residual), self.judge(received, sender.kind, bound), Reason.NOT_FINITE)
         return Delivered(received, residual, reason, self.unclipped(message, sender))
 
     def unclipped(self, message: Any, sender: Sender) -> Any:
@@ -197,29 +228,6 @@ class Aggregator:
         """
         assert self.privacy is not None
         return self.privacy.add_noise(total, _noise_key(key, number), kind, self.clip_norm(kind), planned)
-
-    def broadcaster(self, key: jax.Array) -> Callable[..., Any]:
-        """A function that gives what clients receive of the server's arrays in a round.
-
-        An array that is sent twice, such as x with the request for gradients and again with the message, is encoded
-        once. `exact` holds arrays that must arrive as they are.
-
-        Args:
-            key: the round's.
-        """
-        seen: dict[int, tuple[Any, Any]] = {}  # by identity; the array is held, so that its identity stays its own
-
-        def received(message: Any, exact: Any = ()) -> Any:
-            if not self.down:
-                return message
-            for leaf in jax.tree.leaves(exact):
-                seen.setdefault(id(leaf), (leaf, leaf))
-            for leaf in jax.tree.leaves(message):
-                if id(leaf) not in seen:
-                    seen[id(leaf)] = leaf, _received(self, leaf, sender_of(BROADCAST, key, SERVER, len(seen)).key)
-            return jax.tree.map(lambda leaf: seen[id(leaf)][1], message)
-
-        return received
 
 
 class Delivered(NamedTuple):
@@ -256,11 +264,6 @@ def _next_norm(
 
 
 PLAIN = Aggregator()  # the default: the weighted mean of messages that nothing happens to
-
-
-@jax.jit
-def _received(aggregator: Aggregator, array: jax.Array, key: jax.Array) -> jax.Array:
-    return aggregator.received(array, Sender(BROADCAST, SERVER, key))
 
 
 def sender_of(kind: str, key: jax.Array, client: Any, number: int = 0) -> Sender:

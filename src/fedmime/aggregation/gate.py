@@ -1,20 +1,19 @@
 """The gate that every client's message passes before it is added to anything.
 
-A message that fails is left out of its mean, with a reason, and never costs the round. Simulation judges messages in
-compiled programs (`judge`). A deployed server, which this version does not have yet, first compares what it received
-with what it asked for (`examine`) and then judges by the same rule.
+A message that fails is left out of its mean, with a reason, and never costs the round. Simulated and deployed rounds
+judge messages by the same rule (`judge`). A deployed server first compares what it received with what it asked for, in
+`fedmime.deploy.replies`.
 """
 
 from __future__ import annotations
 
 import collections
 import enum
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fedmime.vector import Vector, dot, finite
 
@@ -24,54 +23,33 @@ class Reason(enum.IntEnum):
 
     ACCEPTED = 0
     DATA = 1
-    """Its examples could not be used, so it was not asked."""
+    """Its examples cannot be used."""
     STRUCTURE = 2
-    """Not a reply at all: arrays are missing or foreign, or something else stands in their place."""
+    """Not a reply at all."""
     SHAPE = 3
-    DTYPE = 4
+    """Fewer bytes than such a message has: an array is missing, or has another shape or type."""
     NOT_FINITE = 5
     NORM = 6
     """The message is longer than the bound."""
     WEIGHT = 7
-    """The weight is not a number in (0, largest]."""
+    """The client claims other numbers of examples or steps than it has."""
     ROUND = 8
-    """The reply belongs to another round."""
+    """The reply belongs to another request: it is late, or somebody has sent it once more."""
     DUPLICATE = 9
-    """The client has replied in this round before."""
+    """The client has replied to this request before."""
     UNASKED = 10
-    """The client does not belong to the cohort."""
+    """Who sent it was not asked."""
     SIZE = 11
-    """More bytes than such a message has. Transports find it before they decode; `examine` never does."""
+    """More bytes than such a message has. It is not decoded."""
+    FAILED = 12
+    """The client was reached and could not do what it was asked for, or its process ended."""
+    LATE = 13
+    """No reply came before the deadline, or the client was not connected."""
 
     @property
     def label(self) -> str:
         """The lower-case name that histories and logs use."""
         return self.name.lower()
-
-
-class Reply(NamedTuple):
-    """What a deployed client sent, decoded but not yet trusted: the fields may hold anything."""
-
-    round: int
-    client: str | int
-    """Who sent it: the identity that the transport has authenticated, never a name that the message claims. Otherwise
-    one client could reply many times."""
-    weight: float
-    arrays: Mapping[str, np.ndarray]
-
-
-class Expected(NamedTuple):
-    """What a reply must be to count in the current round."""
-
-    round: int
-    shapes: Mapping[str, jax.ShapeDtypeStruct]
-    """The shape and type of every array, by name, such as `fedmime.vector.by_place` gives them."""
-    largest_norm: float
-    largest_weight: float
-    seen: frozenset[str | int] = frozenset()
-    """Clients that have replied in this round."""
-    asked: frozenset[str | int] | None = None
-    """The cohort; None lets everybody reply."""
 
 
 def judge(message: Any, bound: Any) -> jax.Array:
@@ -95,57 +73,6 @@ def judge(message: Any, bound: Any) -> jax.Array:
 def _at_least_single(leaf: jax.Array) -> jax.Array:
     wide = jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype.itemsize >= 4
     return leaf if wide else leaf.astype(jnp.float32)
-
-
-_judge = jax.jit(judge)
-
-
-def examine(reply: Reply, expected: Expected) -> Reason:
-    """Whether a received reply may be counted; the cheap checks come first.
-
-    Nothing that a client can send makes it raise, and nothing is converted to fit: an array of another type, or one
-    that would broadcast to the right shape, is refused.
-    """
-    return (
-        _examine_sender(reply, expected)
-        or _examine_arrays(reply.arrays, expected.shapes)
-        or Reason(int(_judge(dict(reply.arrays), expected.largest_norm)))
-    )
-
-
-def _examine_sender(reply: Any, expected: Expected) -> Reason:
-    """The checks that do not look at the arrays."""
-    if not isinstance(reply, Reply) or not isinstance(reply.client, str | int) or isinstance(reply.client, bool):
-        return Reason.STRUCTURE
-    if type(reply.round) is not int or reply.round != expected.round:
-        return Reason.ROUND
-    if expected.asked is not None and reply.client not in expected.asked:
-        return Reason.UNASKED
-    if reply.client in expected.seen:
-        return Reason.DUPLICATE
-    return Reason.ACCEPTED if 0 < _number(reply.weight) <= expected.largest_weight else Reason.WEIGHT
-
-
-def _examine_arrays(arrays: Any, shapes: Mapping[str, jax.ShapeDtypeStruct]) -> Reason:
-    """The checks that do not look at the entries of the arrays."""
-    if not isinstance(arrays, Mapping) or arrays.keys() != shapes.keys():
-        return Reason.STRUCTURE
-    for name, like in shapes.items():
-        array = arrays[name]
-        if type(array) is not np.ndarray:  # a masked array would hide its entries
-            return Reason.STRUCTURE
-        if array.dtype != like.dtype:
-            return Reason.DTYPE
-        if array.shape != like.shape:
-            return Reason.SHAPE
-    return Reason.ACCEPTED
-
-
-def _number(value: Any) -> float:
-    """A real number of Python or NumPy; NaN for everything else, booleans among it."""
-    if isinstance(value, np.generic):
-        return float(value) if value.dtype.kind in "iuf" else np.nan
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else np.nan
 
 
 def counts(reasons: Iterable[Any]) -> dict[str, int]:

@@ -69,7 +69,7 @@ def _anchor_of(tree: Any, kinds: tuple[Any, ...]) -> Anchor:
         if not algorithm.local_steps:
             found.append(Anchor(len(points)))
             return
-        message = _broadcast(algorithm, server, tuple(zeros(point) for point in points))
+        message = message_of(algorithm, server, tuple(zeros(point) for point in points))
         client = AbstractClient(algorithm.remember(server.x))
         algorithm.local(message, client)
         anchors = client.anchors
@@ -85,13 +85,13 @@ def reply_of(algorithm: Algorithm, server: Server, view: Callable[[Reply], Any] 
 
     def one_round(algorithm: Algorithm, server: Server) -> Any:
         h = tuple(zeros(point) for point in algorithm.points(server))
-        message = _broadcast(algorithm, server, h)
+        message = message_of(algorithm, server, h)
         return view(algorithm.local(message, AbstractClient(algorithm.remember(server.x))))
 
     return jax.eval_shape(one_round, at_round(algorithm, 0), server)
 
 
-def _broadcast(algorithm: Algorithm, server: Server, h: tuple[Vector, ...]) -> Message:
+def message_of(algorithm: Algorithm, server: Server, h: tuple[Vector, ...]) -> Message:
     """The message to clients. An algorithm that does not wait for the mean gradients must do without them here."""
     try:
         return algorithm.broadcast(server, h if algorithm.waits else ())

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from fedmime.algorithms.algorithm import Algorithm, Client, Replies, Reply
 from fedmime.hyperparameters import Number, Value, checked, number, recipe, static
 from fedmime.validation import POSITIVE, UNIT, choice, count, flag
-from fedmime.vector import Vector, where, zeros
+from fedmime.vector import Vector, norm, where, zeros
 
 
 class MVRState(NamedTuple):
@@ -101,7 +101,8 @@ class MimeMVR(MVR):
         if not self.draws:
             return moved
         seen = server.seen + replies.steps
-        fresh = replies.coin * seen < replies.steps
+        came = norm(replies.total) > 0  # unless the client that was to draw dropped out or was refused
+        fresh = (replies.coin * seen < replies.steps) & came
         return moved._replace(drawn=where(fresh, replies.total, server.drawn), seen=seen)
 
 

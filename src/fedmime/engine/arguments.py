@@ -36,7 +36,7 @@ from fedmime.validation import (
     started,
 )
 
-_MOST_EXAMPLES = 2**28  # of one client in one round, repeated ones counted: its plan has a number for each
+MOST_EXAMPLES = 2**28  # of one client in one round, repeated ones counted: its plan has a number for each
 _KINDS = {
     "run_dir": (str | os.PathLike, "be a path"),
     "participation": (Participation, "be an fm.Participation"),
@@ -101,10 +101,10 @@ def schedule_of(
     schedule = Schedule(cohort_size, batch_size, epochs, steps, seed, weights, participation or RELIABLE)
     largest = int(population.sizes.max())
     examples = int(schedule.lengths(np.array([largest]))[0]) * (batch_size or largest)
-    if examples > _MOST_EXAMPLES:
+    if examples > MOST_EXAMPLES:
         raise ConfigError(
             f"simulate: the largest client would take {examples:,} examples in a round (batch_size={batch_size}, "
-            f"epochs={epochs}, steps={steps}); accepted are at most {_MOST_EXAMPLES:,}"
+            f"epochs={epochs}, steps={steps}); accepted are at most {MOST_EXAMPLES:,}"
         )
     return schedule
 
@@ -183,11 +183,12 @@ def blank_memory(blank: Any, schedule: Schedule) -> Any:
 def check_population(intake: Intake, problem: Any, model: Any, population: Clients) -> None:
     """Refuse data before the first round that would otherwise end a run in the midst of it.
 
-    Clients in memory are all looked at; those of a store when they are drawn, since reading it all may take hours.
+    Clients in memory are all looked at; those of a store when they are drawn, since reading it all may take hours; and
+    clients that are elsewhere look at their own data.
     """
     if getattr(population, "resident", False):
         intake.look_at_all(population)
-    else:
+    elif not getattr(population, "elsewhere", False):
         intake.look_at_first(population)
     if population.test is not None:
         intake.accept("test set", population.test)

@@ -129,9 +129,11 @@ def _sent(work: Work, info: Info, cost: Cost) -> tuple[int, int]:
     """Bytes that the whole cohort receives and sends in a round: (down, up). Pooled training communicates nothing."""
     if work.algorithm.pooled:
         return 0, 0
-    everyone, training = len(work.cohort.members), len(work.cohort.training)
+    everyone, training, probing = (
+        len(part) for part in (work.cohort.members, work.cohort.training, work.cohort.probing)
+    )
     if info.primed and cost.prime is not None:
-        return everyone * cost.prime.down, everyone * cost.prime.up
+        return probing * cost.prime.down, probing * cost.prime.up
     if cost.gradient is None:
         return everyone * cost.update.down, everyone * cost.update.up
     asked = everyone - training

@@ -19,6 +19,7 @@ import numpy as np
 
 from fedmime.aggregation import gate
 from fedmime.aggregation.aggregator import PLAIN, Aggregator, distinct
+from fedmime.aggregation.broadcaster import Broadcaster
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
 from fedmime.algorithms.abstract import Anchor, reply_of
 from fedmime.algorithms.algorithm import Algorithm, Replies, Server, State
@@ -155,9 +156,10 @@ def play(
     """
     algorithm, cohort, aggregator = work.algorithm, work.cohort, work.aggregator.current(state.aggregation)
     work = work._replace(aggregator=aggregator)
-    received = aggregator.broadcaster(work.key)  # what clients receive of what the server sends
+    received = backend.broadcaster = Broadcaster(aggregator, work.key)  # what clients receive of what the server sends
     server = jax.device_put(state.server, jax.local_devices()[0])  # a no-op but for the first round
-    backend.memory = _memory(algorithm, aggregator, state)
+    backend.memory = _memory(backend, algorithm, aggregator, state)
+    noise_key = backend.noise_key(work.key)
     prime = work.round < algorithm.gradient_rounds
     trains = algorithm.local_steps and not prime
     points = received(algorithm.prime_points(server) if prime else algorithm.points(server))
@@ -171,22 +173,22 @@ def play(
     # The clients' part, in one exchange or in two.
     if trains and algorithm.waits:
         first = backend.ask(work, points, bound=bound)
-        h = mean_gradients(work, first, points)
+        h = mean_gradients(work, first, points, noise_key)
         answer = backend.ask(work, (), message(h), bound) if h is not None else first
     else:
         first = answer = backend.ask(work, points, message(()) if trains else None, bound)
-        h = mean_gradients(work, answer, points)
+        h = mean_gradients(work, answer, points, noise_key)
 
     # The server's part.
     report, totals = None, answer.totals
-    if totals is None and trains and _always_releases(work):
+    if totals is None and trains and _always_releases(work, answer):
         totals = _nothing_sent(algorithm, server)
     if h is not None and (totals is not None or not trains):
         coin = float(_draws(work.key)[1]) if algorithm.draws else None
         server, report = _server_step(
             algorithm,
             aggregator,
-            work.key,
+            noise_key,
             server,
             h,
             totals,
@@ -218,26 +220,26 @@ def play(
         gradient_norm=float(told.gradient_norm),
         deviation=float(told.deviation),
         update_norm=float(told.update_norm),
-        reasons=gate.counts(refused.values()) if refused else {},
+        reasons=gate.counts([*refused.values(), *answer.strays]),
         clipped=1 - told.unclipped / told.reported if aggregator.clips and told.reported else math.nan,
         clip_norm=float(aggregator.clip_norm(UPDATE)) if aggregator.clips else math.nan,
     )
     if accepted and planned is not None:
         if points:
             reported = float(first.share) * planned
-            carried = aggregator.adapt(carried, GRADIENT, work.key, first.unclipped, reported, planned)
+            carried = aggregator.adapt(carried, GRADIENT, noise_key, first.unclipped, reported, planned)
         if trains:
-            carried = aggregator.adapt(carried, UPDATE, work.key, told.unclipped, told.reported, planned)
+            carried = aggregator.adapt(carried, UPDATE, noise_key, told.unclipped, told.reported, planned)
     return State(work.round + 1, server, backend.memory, carried), info
 
 
-def _always_releases(work: Work) -> bool:
+def _always_releases(work: Work, answer: Answer) -> bool:
     """Whether a round has a result even if nobody sends anything.
 
     Privacy needs it: that a client was alone in a cohort, or that all were refused, must not show. That too few clients
     reported may show, because it does not depend on data.
     """
-    return work.aggregator.privacy is not None and not work.cohort.cancelled
+    return work.aggregator.privacy is not None and not work.cohort.cancelled and not answer.cancelled
 
 
 def _nothing_sent(algorithm: Algorithm, server: Server) -> Totals:
@@ -247,11 +249,11 @@ def _nothing_sent(algorithm: Algorithm, server: Server) -> Totals:
     return Totals(send, add, jnp.zeros(len(Figures._fields), jax.tree.leaves(server.x)[0].dtype))
 
 
-def _memory(algorithm: Algorithm, aggregator: Aggregator, state: State) -> ClientMemory | None:
+def _memory(backend: Backend, algorithm: Algorithm, aggregator: Aggregator, state: State) -> ClientMemory | None:
     """What clients have kept; a new memory where they keep something and none of them was seen yet."""
     if state.memory is not None:
         return state.memory
-    blank = remembered(algorithm, aggregator, state.server)
+    blank = backend.stored(remembered(algorithm, aggregator, state.server))
     return RamMemory(blank) if jax.tree.leaves(blank) else None
 
 
@@ -264,21 +266,23 @@ def remembered(algorithm: Algorithm, aggregator: Aggregator, server: Server) -> 
     return kept, [np.zeros(leaf.shape, leaf.dtype) for leaf in sent]
 
 
-def mean_gradients(work: Work, answer: Answer, points: tuple[Vector, ...]) -> tuple[Vector, ...] | None:
+def mean_gradients(
+    work: Work, answer: Answer, points: tuple[Vector, ...], noise_key: jax.Array
+) -> tuple[Vector, ...] | None:
     """The mean full gradients of an answer; None if gradients were asked for and nobody gave one.
 
     Private ones are noise then: that nobody came must not show.
     """
     if not points:
         return ()
-    if _always_releases(work):
+    if _always_releases(work, answer):
         gradients = answer.gradients or tuple(map(zeros, points))
-        return _mean_gradients(work.aggregator, work.key, gradients, work.cohort.denominator(work.algorithm.split))
+        return _mean_gradients(work.aggregator, noise_key, gradients, work.cohort.denominator(work.algorithm.split))
     if not answer.gradients:
         return None
     if not work.aggregator.by_client and math.isclose(answer.share, 1.0, rel_tol=1e-12):  # nobody was left out
         return answer.gradients
-    return _mean_gradients(work.aggregator, work.key, answer.gradients, answer.share)
+    return _mean_gradients(work.aggregator, noise_key, answer.gradients, answer.share)
 
 
 @jax.jit
@@ -296,7 +300,7 @@ def _combined(aggregator: Aggregator, kind: str, sent: Any, weight: Any, key: ja
     Args:
         sent: the weighted sum of the messages, or all of them.
         weight: the sum of the weights; with noise, the number of clients that was planned.
-        key: the round's.
+        key: of the round's noise.
         number: which message of its kind it is.
     """
     if isinstance(sent, Kept):

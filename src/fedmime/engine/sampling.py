@@ -29,7 +29,10 @@ class Clients(Protocol):
     """What a run needs of a population; see `fedmime.data.Population`.
 
     `sizes` are the numbers of examples n_i [clients]; `test` are the columns of the server's test set, if there is one;
-    `client_at` returns the columns of the client at a position.
+    `client_at` returns the columns of the client at a position. A population may also have `ids`, the clients' names,
+    and `elsewhere`: true where clients are real, so that they look at their own data, and everybody who was asked is a
+    member of the cohort until it turns out who reports. `sampling_seed`, where there is one, replaces the run's seed in
+    the draw of cohorts, so that clients who know the run's cannot tell who else takes part.
     """
 
     @property
@@ -61,6 +64,11 @@ class Schedule:
     weights: str
     participation: Participation = RELIABLE
 
+    @property
+    def each_once(self) -> bool:
+        """Whether the mini-batches of a client contain each of its examples exactly once."""
+        return self.steps is None and self.epochs == 1
+
     def lengths(self, sizes: np.ndarray) -> np.ndarray:
         """K_i, the number of local steps, for clients with these numbers of examples [clients]."""
         if self.steps is not None:
@@ -90,7 +98,11 @@ class Schedule:
         available = np.flatnonzero(population.sizes)
         if algorithm.pooled:
             return self._pooled(population, available, round_number)
-        drawn = self.participation.draw(population.sizes, self.cohort_size, self.seed, round_number).kept
+        seed = getattr(population, "sampling_seed", self.seed)
+        reports = self.participation.draw(population.sizes, self.cohort_size, seed, round_number)
+        drawn = reports.kept
+        if getattr(population, "elsewhere", False):  # who is late turns out in the round
+            drawn = np.concatenate([drawn, reports.late])
         cancelled = not self.participation.enough(len(drawn), self.cohort_size)
         if cancelled:
             drawn = drawn[:0]
@@ -108,7 +120,7 @@ class Schedule:
             len(available),
             PopulationSource(self, population, round_number, drawn),
             batch_size=self.batch_size or int(sizes.max(initial=1)),
-            each_once=self.steps is None and self.epochs == 1,
+            each_once=self.each_once,
             weights=np.ones(trainers) if even else None,
             gradient_weights=np.ones(probing) if even else None,
             ids=getattr(population, "ids", None),

@@ -146,11 +146,10 @@ def simulate(
         if run_dir is not None:
             directory = stack.enter_context(RunDirectory(Path(run_dir), saving.keep))
             directory.claim(facts, facts if config is None else config, running.layout, saving.fresh)
-            state = directory.resume(state, blank)
+            state = directory.resume(state, running.stored(blank))
             running.memory = state.memory  # workers look whether they reach its file
-        log = stack.enter_context(
-            Log(rounds, gate, communication.cost(algorithm, params(state), aggregator), directory)
-        )
+        cost = communication.cost(algorithm, params(state), aggregator)
+        log = stack.enter_context(Log(rounds, gate, cost, directory))
         intake.say()
         prefetch = Prefetch(work, running, state.round, rounds)
         while state.round < rounds:

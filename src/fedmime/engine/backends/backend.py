@@ -6,13 +6,14 @@ server's part itself. Every back end runs the same algorithm text and gives the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
 from fedmime.aggregation.aggregator import Aggregator
+from fedmime.aggregation.broadcaster import Broadcaster
 from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.abstract import Anchor
 from fedmime.algorithms.algorithm import Algorithm, Message
@@ -133,6 +134,10 @@ class Answer(NamedTuple):
     """Clients that were left out of the sums, by position in the population, each with the reason."""
     unclipped: Any = 0
     """Clients whose gradients were not clipped."""
+    strays: Sequence[Reason] = ()
+    """Why messages of this round were refused that were no client's reply: replays, duplicates, unasked ones."""
+    cancelled: bool = False
+    """Whether too few clients reported for the round to be carried out."""
 
 
 class Backend(Protocol):
@@ -144,6 +149,16 @@ class Backend(Protocol):
     memory: ClientMemory | None
     """What clients keep between rounds, for algorithms whose clients keep anything. The round sets it before it asks,
     and finds the new values in it after `settle`."""
+    broadcaster: Broadcaster | None
+    """How the arrays that clients receive are encoded, for back ends that send them on. The round sets it, too."""
+
+    def stored(self, blank: Any) -> Any:
+        """What a run stores of what a client keeps that was never seen: the `blank` itself where clients run here."""
+        ...
+
+    def noise_key(self, key: jax.Array) -> jax.Array:
+        """The key of a round's privacy noise, given the round's: the same unless clients know the round's."""
+        ...
 
     def prepare(self, work: Work) -> None:
         """Read and lay out the data of a round ahead of time. Calling it is optional."""
@@ -177,6 +192,20 @@ class Backend(Protocol):
     def close(self) -> None:
         """Let go of processes and connections. The back end is not used afterwards."""
         ...
+
+
+class Simulated:
+    """What the back ends of simulations have in common: one party runs the server and all clients."""
+
+    broadcaster: Broadcaster | None = None
+
+    def stored(self, blank: Any) -> Any:
+        """See `Backend.stored`."""
+        return blank
+
+    def noise_key(self, key: jax.Array) -> jax.Array:
+        """See `Backend.noise_key`."""
+        return key
 
 
 UNDRAWN = "an algorithm that looks at Client.pick must say so: draws = True, got draws = False"

@@ -18,14 +18,14 @@ from fedmime.aggregation.aggregator import sender_of
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
 from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.algorithm import Batch, Message, Reply
+from fedmime.engine.backends.accepted import Accepted
 from fedmime.engine.backends.backend import (
     PROBE_STREAM,
     UNDRAWN,
     Answer,
     Figures,
-    Kept,
     Problem,
-    Totals,
+    Simulated,
     Work,
 )
 from fedmime.engine.backends.randomized import draws_random_numbers
@@ -64,7 +64,7 @@ class _Loading(NamedTuple):
     """Whether full gradients go through the mini-batches of local steps."""
 
 
-class ReferenceBackend:
+class ReferenceBackend(Simulated):
     """Clients one after another, in Python."""
 
     layout = "one client after another"
@@ -96,8 +96,8 @@ class ReferenceBackend:
         if work.round not in self._ready or self._ready[work.round].cohort is not work.cohort:
             self.prepare(work)
         loading = self._ready[work.round]
-        gradients = [_Accepted(work.aggregator.combiner.linear) for _ in points]
-        updates = _Accepted(work.aggregator.combiner.linear)
+        gradients = [Accepted(work.aggregator.combiner.linear) for _ in points]
+        updates = Accepted(work.aggregator.combiner.linear)
         unclipped = 0
         for client in loading.clients:
             if points and client.member.probes:
@@ -163,7 +163,7 @@ class ReferenceBackend:
         return loss, Vector(grad)
 
     def _send_gradients(
-        self, work: Work, client: _Loaded, sent: list[Vector], bound: Any, accepted: list[_Accepted]
+        self, work: Work, client: _Loaded, sent: list[Vector], bound: Any, accepted: list[Accepted]
     ) -> bool:
         """Send a client's full gradients, one at each point; whether none of them was clipped.
 
@@ -183,7 +183,7 @@ class ReferenceBackend:
             part.add(float(work.gradients[client.place]), g)
         return unclipped
 
-    def _train(self, work: Work, loaded: _Loaded, message: Message, bound: Any, accepted: _Accepted) -> None:
+    def _train(self, work: Work, loaded: _Loaded, message: Message, bound: Any, accepted: Accepted) -> None:
         """Train one client and send its update, unless the gate refuses it."""
         aggregator, index = work.aggregator, loaded.member.client
         client = _Client(self, work, loaded)
@@ -199,46 +199,6 @@ class ReferenceBackend:
         w, steps = float(work.updates[loaded.place]), loaded.member.steps
         figures = Figures(w, client.loss, client.drift, steps, w * steps, 1, delivered.unclipped)
         accepted.add(w, send, add, jnp.stack([jnp.asarray(figure, float) for figure in figures]))
-
-
-class _Accepted:
-    """The messages of one kind that the gate has accepted: their weighted sum, or for a combiner that is not linear
-    all of them.
-    """
-
-    def __init__(self, linear: bool) -> None:
-        self._linear, self.weight = linear, 0.0
-        self._messages: list[Any] = []
-        self._weights: list[float] = []
-        self._sum: Any = None
-        self._beside: Any = None  # sums of what is not weighted
-
-    def add(self, w: float, message: Any, *beside: Any) -> None:
-        self.weight += w
-        self._beside = beside if self._beside is None else jax.tree.map(jnp.add, self._beside, beside)
-        if self._linear:
-            term = jax.tree.map(lambda leaf: jnp.asarray(w, leaf.dtype) * leaf, message)
-            self._sum = term if self._sum is None else jax.tree.map(jnp.add, self._sum, term)
-        else:
-            self._messages.append(message)
-            self._weights.append(w)
-
-    @property
-    def collected(self) -> Any:
-        """Σ w·message, or `Kept` messages."""
-        if self._linear:
-            return self._sum
-        return Kept(jax.tree.map(lambda *leaves: jnp.stack(leaves), *self._messages), jnp.asarray(self._weights))
-
-    @property
-    def totals(self) -> Totals | None:
-        """What was collected of updates; None if there was none."""
-        if self._beside is None:
-            return None
-        add, figures = self._beside
-        if self._linear:
-            return Totals(self._sum, add, figures)
-        return Totals((), add, figures, self.collected)
 
 
 class _Client:

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.algorithm import Message
 from fedmime.compilation import prepare
-from fedmime.engine.backends.backend import Answer, Kept, Problem, Totals, Work
+from fedmime.engine.backends.backend import Answer, Kept, Problem, Simulated, Totals, Work
 from fedmime.engine.backends.local import programs
 from fedmime.engine.backends.local.devices import REPLICATED, SHARDED, add_parts, lanes, mesh, replicate, shard
 from fedmime.engine.backends.local.layout import Layout, Loaded, Tables, in_words
@@ -66,7 +66,7 @@ class Laid(NamedTuple):
     """Whether the loss draws random numbers."""
 
 
-class LocalBackend:
+class LocalBackend(Simulated):
     """Clients as compiled loops, spread over the local devices.
 
     Args:

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from fedmime.algorithms.algorithm import Message
-from fedmime.engine.backends.backend import Answer, Problem, Work
+from fedmime.engine.backends.backend import Answer, Problem, Simulated, Work
 from fedmime.engine.backends.local.dispatch import LocalBackend, check_kept
 from fedmime.engine.backends.local.layout import in_words
 from fedmime.engine.backends.ray import crew, dispatch
@@ -50,7 +50,7 @@ class _Round:
         self.new: dict[int, Any] = {}  # what clients keep if the server accepts the round, or the slots that have it
 
 
-class RayBackend:
+class RayBackend(Simulated):
     """Clients in parts. Workers are started when the first round needs them.
 
     Args:

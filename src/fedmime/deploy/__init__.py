@@ -1,0 +1,44 @@
+"""Deployment: the algorithms of a simulation with real clients over a network.
+
+A deployed round is a simulated one whose back end asks nodes elsewhere: `backend.py` is the server's half, `node.py`
+the client's. Both only exchange byte strings (`protocol.py`), so any transport serves; `flower/` is the one that comes
+with the library.
+
+The public names are loaded when they are first used: a process that only passes messages on does without JAX.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedmime.deploy.node import JaxNode as JaxNode
+    from fedmime.deploy.server import Waiting as Waiting
+    from fedmime.deploy.server import run as run
+    from fedmime.deploy.server import run_setting as run_setting
+    from fedmime.deploy.transport import Failure as Failure
+    from fedmime.deploy.transport import LoopTransport as LoopTransport
+    from fedmime.deploy.transport import Transport as Transport
+
+_HOMES = {
+    "Failure": "transport",
+    "JaxNode": "node",
+    "LoopTransport": "transport",
+    "Transport": "transport",
+    "Waiting": "server",
+    "run": "server",
+    "run_setting": "server",
+}
+__all__ = [*_HOMES]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedmime.deploy' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"fedmime.deploy.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

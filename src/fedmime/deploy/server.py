@@ -1,0 +1,266 @@
+"""A deployed run: gather the clients, then run the engine's loop with a back end that asks them.
+
+What a run directory holds beside the files of a simulation: `fleet.json`, the clients and their order, and `secret`,
+from which the privacy noise follows. Both are private to the user.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedmime import engine
+from fedmime.aggregation.aggregator import Aggregation
+from fedmime.algorithms.algorithm import Algorithm
+from fedmime.deploy.backend import Deployed
+from fedmime.deploy.fleet import Fleet, Registered, Registry
+from fedmime.deploy.messages import JAX, Hello
+from fedmime.deploy.roster import Roster
+from fedmime.deploy.secret import Secret
+from fedmime.deploy.terms import Terms, library_version, terms_of
+from fedmime.deploy.transport import Transport
+from fedmime.engine import Gate, Info, Participation, Run, Saving
+from fedmime.engine.samplers import over_selected
+from fedmime.errors import CheckpointError, ConfigError
+from fedmime.experiments import messages, recipes, tasks, train
+from fedmime.experiments.setting import Setting, plain
+from fedmime.runs.directory import IDENTITY, RunDirectory
+from fedmime.validation import NON_NEGATIVE, POSITIVE, count, made, real
+
+FLEET, SECRET = "fleet.json", "secret"
+_NONE = "0" * 32  # in place of an identity or a nonce that is not there yet
+
+
+@dataclasses.dataclass(frozen=True)
+class Waiting:
+    """How long a server waits for whom.
+
+    Args:
+        nodes: clients that must have joined before the first round; all that have joined by then belong to the run. By
+            default as many as a round asks.
+        joining: seconds to wait for them.
+        deadline: seconds after which an exchange ends, whoever has replied.
+    """
+
+    nodes: int | None = None
+    joining: float = 600.0
+    deadline: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.nodes is not None:
+            count("waiting", "nodes", self.nodes, least=1)
+        real("waiting", "joining", self.joining, NON_NEGATIVE)
+        real("waiting", "deadline", self.deadline, POSITIVE)
+
+
+EVERY_ROUND = Saving(every=1)
+"""The default of a deployed run: a round costs its clients more than a checkpoint costs the server."""
+
+
+def run(
+    transport: Transport,
+    algorithm: Algorithm,
+    problem: Any,
+    rounds: int,
+    cohort_size: int,
+    batch_size: int | None = 10,
+    epochs: int | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    *,
+    test: Mapping[str, np.ndarray] | None = None,
+    waiting: Waiting | None = None,
+    weights: str = "examples",
+    participation: Participation | None = None,
+    evaluate_every: int = 10,
+    initial: Any = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    saving: Saving | None = None,
+    gate: Gate | None = None,
+    aggregation: Aggregation | None = None,
+    config: Mapping[str, Any] | None = None,
+    on_round: Callable[[Info, Mapping[str, float]], None] | None = None,
+    stop: Callable[[], int | None] | None = None,
+    drift: bool = False,
+) -> Run:
+    """Train with real clients, as `fm.simulate` does with simulated ones; arguments not listed here are the same.
+
+    Nodes must bring the same algorithm, aggregation and problem. With the same clients in the same order the numbers
+    are those of a simulation, but for the noise of private runs, which nobody can predict.
+
+    Args:
+        transport: reaches the nodes.
+        test: columns of the server's own test set, if it has one.
+        waiting: for how many nodes to wait, and how long.
+        run_dir: where the run is written; the same call goes on where an earlier one was broken off.
+        saving: how often; after every round by default.
+    """
+    epochs = 1 if epochs is None and steps is None else epochs
+    taking, saving = participation or Participation(), saving or EVERY_ROUND
+
+    def begin(fleet: Fleet, backend: Deployed, directory: Path | None, dry_run: bool) -> Run:
+        return engine.simulate(
+            algorithm,
+            problem,
+            fleet,
+            rounds,
+            cohort_size,
+            batch_size,
+            epochs,
+            steps,
+            seed,
+            weights=weights,
+            participation=taking,
+            evaluate_every=evaluate_every,
+            initial=initial,
+            run_dir=directory,
+            saving=saving,
+            gate=gate,
+            aggregation=aggregation,
+            config=config,
+            on_round=on_round,
+            stop=stop,
+            drift=drift,
+            backend=backend,
+            dry_run=dry_run,
+        )
+
+    made("deploy", "algorithm", algorithm, Algorithm, "come from fm.algorithms")
+    terms = terms_of(algorithm, aggregation, problem, initial)
+    hello = Hello(_NONE, _NONE, library_version(), seed, batch_size, epochs, steps, drift, terms.configuration, None)
+    plan = _Plan(transport, terms, hello, cohort_size, taking, saving, waiting or Waiting(), test)
+    return _carried_out(plan, None if run_dir is None else Path(run_dir), begin)
+
+
+def run_setting(
+    transport: Transport,
+    setting: Setting,
+    *,
+    test: Mapping[str, np.ndarray] | None = None,
+    waiting: Waiting | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    saving: Saving | None = None,
+    gate: Gate | None = None,
+    name: str | None = None,
+    on_round: Callable[[Info, Mapping[str, float]], None] | None = None,
+    stop: Callable[[], int | None] | None = None,
+) -> Run:
+    """Train what a setting names with real clients, which build it from the same names; see `run`.
+
+    Nodes need the task's problem and data of their own, and no algorithm.
+
+    Args:
+        setting: a task, an algorithm and numbers; what it leaves open is filled in by the task.
+        name: what the run is called in reports; by default the method's name.
+    """
+    task = tasks.get(setting.task)
+    s = recipes.resolved(setting, task)
+    if s.target_gap is not None:
+        raise ConfigError(f"deploy: target_gap={s.target_gap!r} needs the training loss, which only clients know")
+    algorithm, aggregation, problem = recipes.algorithm(s), messages.aggregator(s), task.problem()
+    taking, saving = Participation(**dataclasses.asdict(s.participation)), saving or EVERY_ROUND
+
+    def begin(fleet: Fleet, backend: Deployed, directory: Path | None, dry_run: bool) -> Run:
+        population: Any = fleet
+        prepared = train.Prepared(s, problem, population, algorithm, aggregation)
+        given = {"saving": saving, "gate": gate, "name": name, "on_round": on_round, "stop": stop}
+        return train.run(prepared, directory, backend=backend, dry_run=dry_run, **given)
+
+    assert s.cohort is not None
+    terms = terms_of(algorithm, aggregation, problem)
+    rule = s.seed, s.batch, s.epochs, s.steps, s.drift
+    hello = Hello(_NONE, _NONE, library_version(), *rule, terms.configuration, plain(s))
+    plan = _Plan(transport, terms, hello, s.cohort, taking, saving, waiting or Waiting(), test)
+    return _carried_out(plan, None if run_dir is None else Path(run_dir), begin)
+
+
+class _Plan(NamedTuple):
+    """What a deployed run needs to know before its clients are there."""
+
+    transport: Transport
+    terms: Terms
+    hello: Hello
+    cohort_size: int
+    participation: Participation
+    saving: Saving
+    waiting: Waiting
+    test: Mapping[str, np.ndarray] | None
+
+
+Begin = Callable[[Fleet, Deployed, Path | None, bool], Run]
+
+
+def _carried_out(plan: _Plan, directory: Path | None, begin: Begin) -> Run:
+    """Check the arguments, gather the clients, and run.
+
+    Args:
+        plan: what was asked for.
+        directory: the run's.
+        begin: runs the engine, or with its last argument true only has it check its arguments.
+    """
+    nodes, secret = _nodes(plan), Secret.fresh()
+    anybody = Registry(_NONE, tuple(Registered(str(number), 1, _NONE) for number in range(nodes)))
+    begin(*_parts(plan, secret, anybody, _roster(plan, secret, anybody.run), None), None, True)  # before anybody comes
+    known = None if directory is None else _known(directory, plan.saving)
+    if known is not None:
+        secret, registry = known
+        roster = _roster(plan, secret, registry.run)
+        roster.enrol(registry.clients)
+        roster.gather(min(nodes, len(registry.clients)), plan.waiting.joining)
+    else:
+        roster = _roster(plan, secret, run := secrets.token_hex(16))
+        registry = Registry(run, roster.gather(nodes, plan.waiting.joining))
+        roster.enrol(registry.clients)
+        if directory is not None:
+            secret.write(directory / SECRET)
+            registry.write(directory / FLEET)
+    return begin(*_parts(plan, secret, registry, roster, directory), directory, False)
+
+
+def _nodes(plan: _Plan) -> int:
+    """How many clients must have joined before the first round; what cannot be deployed is refused."""
+    name = type(plan.terms.algorithm).__name__
+    if plan.terms.algorithm.pooled:
+        raise ConfigError(f"deploy: {name} pools the data of all clients, which stays with them; choose another one")
+    if plan.participation.sampler == "with_replacement":
+        raise ConfigError("deploy: sampler='with_replacement' may draw a client twice, which replies once")
+    asked = over_selected(count("deploy", "cohort_size", plan.cohort_size, 1), plan.participation.over_selection)
+    nodes = plan.waiting.nodes or asked
+    if nodes < plan.cohort_size:
+        raise ConfigError(f"deploy: nodes={nodes} is less than cohort_size={plan.cohort_size}; wait for more")
+    return nodes
+
+
+def _known(directory: Path, saving: Saving) -> tuple[Secret, Registry] | None:
+    """The secret and the clients of the run in a directory; None if it holds none, or is to begin anew."""
+    with RunDirectory(directory, saving.keep):  # whoever is at work there has the lock
+        if saving.fresh:
+            for name in (SECRET, FLEET):
+                (directory / name).unlink(missing_ok=True)
+    if (directory / FLEET).exists():
+        return Secret.read(directory / SECRET), Registry.read(directory / FLEET)
+    if (directory / IDENTITY).exists() and not saving.fresh:
+        raise CheckpointError(f"{str(directory)!r} holds a run without deployed clients; choose another directory")
+    return None
+
+
+def _roster(plan: _Plan, secret: Secret, run_id: str) -> Roster:
+    hello = plan.hello._replace(run=run_id)
+    return Roster(plan.transport, hello, plan.terms.parameters, (JAX,), secret.pseudonym)
+
+
+def _parts(
+    plan: _Plan, secret: Secret, registry: Registry, roster: Roster, directory: Path | None
+) -> tuple[Fleet, Deployed]:
+    """The population and the back end of a run. Who takes part in a private round must not follow from the seed."""
+    private = plan.terms.aggregator.privacy is not None
+    fleet = registry.fleet(secret, secret.sampling_seed if private else plan.hello.seed, plan.test)
+    saving = None if directory is None else plan.saving
+    options = plan.participation, plan.waiting.deadline, saving
+    return fleet, Deployed(plan.transport, roster, fleet, registry.run, secret, *options)

@@ -1,0 +1,169 @@
+"""The roster: who may speak for whom, and what becomes of those who may not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+import fedmime as fm
+from fedmime.deploy.fleet import Registered
+from fedmime.deploy.messages import Answer, Hello, Profile, opened, packed, refusal
+from fedmime.deploy.protocol import unpack
+from fedmime.deploy.roster import Roster
+from fedmime.deploy.transport import Failure
+
+RUN, DIGEST = "1" * 32, "d" * 64
+HELLO = Hello(RUN, "0" * 32, "1.0", 0, 10, 1, None, False, DIGEST, None)
+
+Reply = Callable[[Hello], bytes | Failure | None]
+
+
+def _named(name: str, **changes: Any) -> Reply:
+    """A node that introduces itself, perhaps wrongly."""
+
+    def reply(hello: Hello) -> bytes:
+        profile = Profile(RUN, hello.nonce, name, 5, DIGEST, "1.0", "jax", DIGEST, DIGEST)
+        return packed(profile._replace(**changes))
+
+    return reply
+
+
+class Scripted:
+    """Nodes whose replies to greetings are given; None is no reply."""
+
+    def __init__(self, replies: dict[int, Reply]) -> None:
+        self.replies, self.greeted = replies, []
+
+    def nodes(self) -> Sequence[int]:
+        return list(self.replies)
+
+    def exchange(self, requests: Mapping[int, bytes], deadline: float) -> Iterator[tuple[int, bytes | Failure]]:
+        for node, request in requests.items():
+            self.greeted.append(node)
+            reply = self.replies[node](opened(unpack(request, 0), Hello))
+            if reply is not None:
+                yield node, reply
+
+
+def _roster(replies: dict[int, Reply]) -> tuple[Roster, Scripted]:
+    transport = Scripted(replies)
+    return Roster(transport, HELLO, DIGEST, ("jax",), lambda name: f"<{name}>"), transport
+
+
+def _greet(roster: Roster, transport: Scripted) -> None:
+    for node, reply in transport.exchange(roster.greetings(), 1.0):
+        assert roster.meet(node, reply)
+
+
+def test_clients_are_gathered_in_the_order_of_their_names() -> None:
+    roster, _ = _roster({1: _named("b"), 2: _named("a"), 3: _named("c")})
+    assert [client.name for client in roster.gather(3, 10.0)] == ["a", "b", "c"]
+    assert roster.nodes() == {"a": 2, "b": 1, "c": 3}
+    assert roster.dialect(1) == "jax"
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (_named("a", version="0.9"), "its version is '0.9'"),
+        (_named("a", configuration="e" * 64), "its configuration"),
+        (_named("a", parameters="e" * 64), "its model"),
+        (_named("a", dialect="affine"), "its dialect 'affine'"),
+        (lambda hello: refusal(hello.nonce, "failed", "no such setting"), "it refuses: no such setting"),
+        (lambda hello: refusal("", "structure", "what?"), "it refuses: what"),
+        (lambda hello: b"anything", "a frame"),
+        (lambda hello: packed(HELLO)[:-1], "claims"),
+    ],
+)
+def test_who_does_not_fit_is_refused_and_not_greeted_again(reply: Reply, words: str, caplog: Any) -> None:
+    roster, transport = _roster({1: reply, 2: _named("b")})
+    for _ in range(3):
+        _greet(roster, transport)
+    assert roster.nodes() == {"b": 2}
+    assert transport.greeted == [1, 2]
+    assert f"node 1 is refused: {words}" in caplog.text or words in caplog.text
+
+
+def test_who_has_left_may_come_back_mended() -> None:
+    roster, transport = _roster({1: _named("a", version="0.9")})
+    _greet(roster, transport)
+    del transport.replies[1]
+    _greet(roster, transport)
+    transport.replies[1] = _named("a")
+    _greet(roster, transport)
+    assert roster.nodes() == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda hello: None,
+        lambda hello: Failure("unavailable"),
+        _named("a", nonce="9" * 32),
+        _named("a", run="9" * 32),
+        lambda hello: refusal("9" * 32, "failed", "an older request"),
+        lambda hello: packed(Answer(RUN, 3, "9" * 32, 1, 1, 0.0, 0.0, True, True), bytes(1000)),
+    ],
+)
+def test_what_is_no_introduction_is_passed_over(other: Reply) -> None:
+    """A late answer, a failure, or silence: the node is greeted again."""
+    roster, transport = _roster({1: other})
+    _greet(roster, transport)
+    assert roster.nodes() == {}
+    transport.replies[1] = _named("a")
+    _greet(roster, transport)
+    assert roster.nodes() == {"a": 1}
+
+
+def test_an_introduction_that_was_late_counts() -> None:
+    roster, transport = _roster({1: lambda hello: None})
+    first = opened(unpack(roster.greetings()[1], 0), Hello)
+    roster.greetings()
+    late = _named("a")(first)
+    assert late is not None
+    assert roster.meet(1, late)
+    assert roster.nodes() == {"a": 1}
+    assert not roster.meet(1, late)  # nothing is awaited any more
+    assert transport.greeted == []
+
+
+def test_one_node_speaks_for_one_client(caplog: Any) -> None:
+    roster, transport = _roster({1: _named("a"), 2: _named("a"), 3: _named("c")})
+    _greet(roster, transport)
+    assert roster.nodes() == {"a": 1, "c": 3}
+    assert "node 2 is refused: it claims to be <a>, for whom node 1 speaks" in caplog.text
+    roster.doubt(3)
+    transport.replies[3] = _named("d")
+    _greet(roster, transport)
+    assert roster.nodes() == {"a": 1}
+    assert "it was <c> and now claims to be <d>" in caplog.text
+    roster.doubt(1)
+    assert roster.nodes() == {}
+    transport.replies[4] = _named("a")  # while node 1 is doubted, its client is still its own
+    _greet(roster, transport)
+    assert roster.nodes() == {"a": 1}
+
+
+def test_only_those_who_were_there_at_the_beginning_take_part(caplog: Any) -> None:
+    roster, transport = _roster({1: _named("a"), 2: _named("b"), 3: _named("c", data="e" * 64), 4: _named("e")})
+    _greet(roster, transport)
+    roster.enrol([Registered(name, 5, DIGEST) for name in ("a", "c", "d", "f")])
+    assert roster.nodes() == {"a": 1}
+    assert "<b> did not belong to the run when it began" in caplog.text
+    assert "<c> has other data than when the run began" in caplog.text
+    transport.replies |= {5: _named("d"), 6: _named("f", examples=6), 7: _named("g")}
+    _greet(roster, transport)
+    assert roster.nodes() == {"a": 1, "d": 5}
+
+
+def test_waiting_ends_with_the_time() -> None:
+    roster, transport = _roster({1: _named("a")})
+    began = time.monotonic()
+    with pytest.raises(fm.ClusterError, match=r"1 of 2 nodes joined within 0\.05 s"):
+        roster.gather(2, 0.05)
+    assert time.monotonic() - began >= 0.05
+    transport.replies[2] = _named("b")
+    assert [client.name for client in roster.gather(2, 5.0)] == ["a", "b"]
