@@ -31,6 +31,7 @@ LAYERS = [
         "files",
         "errors",
         "validation",
+        "version",
     },
 ]
 WITHIN = {  # who may import whom in the same layer

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
-import hashlib
 import os
 import platform
 import socket
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -29,6 +26,7 @@ from fedmime.engine.backends.local.dispatch import LocalBackend
 from fedmime.engine.backends.local.layout import Layout
 from fedmime.engine.backends.ray.parts import PartAnswer, accepted, arrived, plain
 from fedmime.engine.intake import Intake
+from fedmime.version import exact
 
 _MOST_PROBLEMS = 8  # that a worker keeps, with their compiled programs
 
@@ -83,7 +81,7 @@ class Facts(NamedTuple):
         """Those of this process."""
         wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
         python = ".".join(platform.python_version_tuple()[:2])
-        return cls(_source(), version("jax"), version("numpy"), python, wide, jax.default_backend())
+        return cls(exact(), version("jax"), version("numpy"), python, wide, jax.default_backend())
 
 
 class Place(NamedTuple):
@@ -100,15 +98,6 @@ class Answer(NamedTuple):
     place: Place
     data: str | None
     """The identity of the population that it has opened for a run, if it has one."""
-
-
-@functools.cache
-def _source() -> str:
-    """The version of this package with a digest of its files, because a checkout changes more often than its number."""
-    total, root = hashlib.sha256(), Path(__file__).parents[3]
-    for path in sorted([*root.rglob("*.py"), *root.rglob("*.[ch]")]):
-        total.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
-    return f"{version('fedmime')}+{total.hexdigest()[:12]}"
 
 
 class PartMemory:
