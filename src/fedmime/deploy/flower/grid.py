@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PAUSE = 0.1  # seconds between two looks for one node's reply
 _LOOKS = 25.0  # looks a second for all nodes together, each of which costs the SuperLink some milliseconds
-_GRACE = 60.0  # seconds that a message outlives its deadline, so that nobody looks for one that is gone
+_GRACE = 5.0  # seconds that a message outlives its deadline, so that nobody looks for one that is gone
 _REASON = 200  # characters
 
 

@@ -34,6 +34,7 @@ class Keeper:
 
     def __init__(self) -> None:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._again: dict[str, dict[str, Any]] = {}  # orders of those that are started again when they end
 
     def run(self) -> None:
         """Follow orders until there will be no more."""
@@ -50,8 +51,11 @@ class Keeper:
 
     def _follow(self, order: dict[str, Any]) -> None:
         if "end" in order:
+            self._again.pop(order["end"], None)
             _end([found] if (found := self._running.pop(order["end"], None)) else [])
             return
+        if order["again"]:
+            self._again[order["name"]] = order
         log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         self._running[order["name"]] = subprocess.Popen(  # noqa: S603 (what the launcher asks for)
             order["command"],
@@ -64,10 +68,13 @@ class Keeper:
         os.close(log)
 
     def _reap(self) -> None:
-        """Tell who has ended, and let go of descendants that were left to this process."""
+        """Tell who has ended or start them again, and let go of descendants that were left to this process."""
         for name, process in list(self._running.items()):
             if process.poll() is not None:
                 del self._running[name]
+                if name in self._again:
+                    self._follow(self._again[name])
+                    continue
                 sys.stdout.write(json.dumps({"ended": name, "code": process.returncode}) + "\n")
                 sys.stdout.flush()
         known = {process.pid for process in self._running.values()}

@@ -67,12 +67,22 @@ class Launcher:
             self._keeper.stdout.close()
             shutil.rmtree(self.directory, ignore_errors=True)  # if the keeper was killed
 
-    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Start a process that ends with this context."""
+    def start(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None, again: bool = False
+    ) -> None:
+        """Start a process that ends with this context.
+
+        Args:
+            name: of the process and its log.
+            command: the program and its arguments.
+            environment: variables that it has beside those of this process.
+            again: start it again if it ends by itself; otherwise that is an error.
+        """
         binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         home = private_directory(self.directory / f"flower-{name}")
         full = {**os.environ, **_QUIET, "PATH": binaries, "FLWR_HOME": str(home), **(environment or {})}
-        self._order({"name": name, "command": list(command), "environment": full, "log": str(self.log(name))})
+        told = {"name": name, "command": list(command), "environment": full, "log": str(self.log(name))}
+        self._order(told | {"again": again})
 
     def end(self, name: str) -> None:
         """End a process."""
@@ -141,24 +151,51 @@ def start_superlink(launcher: Launcher, directory: Path, host: str, port: int, m
     return control
 
 
-def start_node(launcher: Launcher, name: str, key: Path, server: Address, order: Order, port: int) -> None:
-    """Start a node.
+@dataclasses.dataclass(frozen=True)
+class NodePlan:
+    """What a node is started with."""
+
+    name: str
+    key: Path
+    """The private half of its key."""
+    server: Address
+    order: Order
+
+
+def start_node(launcher: Launcher, plan: NodePlan, patience: float) -> None:
+    """Start a node in one process (`node.py`), which is started again if it crashes.
 
     Args:
         launcher: with which it ends.
-        name: of its log.
-        key: the private half of its key.
-        server: the SuperLink.
-        order: for its worker.
+        plan: what it is started with.
+        patience: seconds for which it looks for a lost server.
+    """
+    told = dataclasses.asdict(plan.order)
+    told |= {"address": str(plan.server), "authority": str(plan.server.authority), "key": str(plan.key)}
+    file = _written(launcher, plan.name, told | {"patience": patience})
+    launcher.start(plan.name, [sys.executable, "-P", "-m", "fedmime.deploy.flower.node", str(file)], again=True)
+
+
+def start_supernode(launcher: Launcher, plan: NodePlan, port: int) -> None:
+    """Start a SuperNode of Flower, whose ClientApp hands messages to a worker.
+
+    Args:
+        launcher: with which it ends.
+        plan: what it is started with.
         port: at which its processes reach one another, on this machine only.
     """
-    home = private_directory(launcher.directory / name)
-    told = dataclasses.asdict(order) | {"directory": str(home)}
-    (home / "order.json").write_text(json.dumps(told))
-    config = f"order={json.dumps(str(home / 'order.json'))}"
-    command = ["flower-supernode", "--root-certificates", str(server.authority), "--superlink", str(server)]
-    command += ["--auth-supernode-private-key", str(key), "--host", LOOPBACK, "--port", str(port)]
-    launcher.start(name, [*command, "--node-config", config])
+    home = launcher.directory / plan.name
+    file = _written(launcher, plan.name, dataclasses.asdict(plan.order) | {"directory": str(home)})
+    command = ["flower-supernode", "--root-certificates", str(plan.server.authority), "--superlink", str(plan.server)]
+    command += ["--auth-supernode-private-key", str(plan.key), "--host", LOOPBACK, "--port", str(port)]
+    launcher.start(plan.name, [*command, "--node-config", f"order={json.dumps(str(file))}"], again=True)
+
+
+def _written(launcher: Launcher, name: str, told: Mapping[str, Any]) -> Path:
+    """A file in the node's own directory that says what it is to do."""
+    file = private_directory(launcher.directory / name) / "order.json"
+    file.write_text(json.dumps(told))
+    return file
 
 
 def free_ports(count: int) -> list[int]:
