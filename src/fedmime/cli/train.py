@@ -61,7 +61,7 @@ def run(args: Train) -> int:
 
         return show(prepared, out, args)
     result = carry_out(prepared, out, args)
-    return _tell(prepared, result, out, args.json)
+    return tell(prepared, result, out, args.json)
 
 
 def resume(args: Resume) -> int:
@@ -84,7 +84,7 @@ def resume(args: Resume) -> int:
         ray_address=args.ray_address,
     )
     result = carry_out(prepared, args.run, asked, name=beside.label)
-    return _tell(prepared, result, args.run, args.json)
+    return tell(prepared, result, args.run, args.json)
 
 
 def carry_out(prepared: Prepared, out: Path, asked: Asked, name: str | None = None) -> Run:
@@ -162,7 +162,8 @@ def summary(prepared: Prepared, result: Run, out: Path) -> dict[str, Any]:
     }
 
 
-def _tell(prepared: Prepared, result: Run, out: Path, as_json: bool) -> int:
+def tell(prepared: Prepared, result: Run, out: Path, as_json: bool) -> int:
+    """Print what a finished run comes to; gives the exit code."""
     from fedmime.cli.progress import size
 
     found, s = summary(prepared, result, out), prepared.setting

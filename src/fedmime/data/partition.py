@@ -126,7 +126,7 @@ def regroup(population: Population, clients: int) -> Population:
         read,
         identity=lambda: describe("regroup", clients, population.identity()),
         test=(lambda: population.test or {}) if tested else None,
-        check=lambda: population.check(),
+        check=population.check,
     )
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-flwr = pytest.importorskip("flwr.app")
-
 from fedmime.deploy.flower import records
 from fedmime.deploy.flower.grid import GridTransport
 from fedmime.deploy.transport import Failure
 from fedmime.errors import ClusterError
+
+flwr = pytest.importorskip("flwr.app")
 
 Act = Callable[[bytes], Any]
 """What a node does with a request: bytes or an `Error` are its reply, None is none yet, an exception damages it."""

@@ -127,7 +127,7 @@ def test_a_worker_that_is_too_slow_is_ended(place: Place) -> None:
 
 
 def test_a_worker_that_cannot_start_says_why(place: Place) -> None:
-    with pytest.raises(WorkerFailed, match="does not start.*No module named 'nowhere'"):
+    with pytest.raises(WorkerFailed, match=r"does not start.*No module named 'nowhere'"):
         hire.ask(Order("nowhere:node"), place.directory, b"", DEADLINE, place.owner.pid)
 
 

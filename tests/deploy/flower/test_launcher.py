@@ -112,7 +112,7 @@ def parent(process: int) -> int:
 def test_a_process_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
     with Launcher(tmp_path / "logs") as launcher:
         launcher.start("server", ["sh", "-c", "echo it is broken; echo; exit 3"])
-        with pytest.raises(ClusterError, match="server has ended: it is broken; see .*logs/server.log"):
+        with pytest.raises(ClusterError, match=r"server has ended: it is broken; see .*logs/server.log"):
             until(lambda: launcher.check() is not None)
     assert (tmp_path / "logs" / "server.log").stat().st_mode & 0o777 == 0o600
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-flwr = pytest.importorskip("flwr.app")
-
 from fedmime.deploy.flower import records
+
+flwr = pytest.importorskip("flwr.app")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -43,7 +43,9 @@ def test_rounds_are_told_and_the_plan_arrives(tmp_path: Path) -> None:
     assert [(e["round"], e["loss"], e["measured"]) for e in told] == [(0, 0.5, {"test_accuracy": 0.25})]
 
 
-@pytest.mark.parametrize("kind", [errors.ConfigError, errors.DataError, errors.Diverged, errors.LockError, ClusterError])
+@pytest.mark.parametrize(
+    "kind", [errors.ConfigError, errors.DataError, errors.Diverged, errors.LockError, ClusterError]
+)
 def test_errors_arrive_as_what_they_are(kind: type[FedmimeError], tmp_path: Path) -> None:
     def play(report: Report) -> None:
         with pytest.raises(kind), report:
@@ -81,10 +83,9 @@ def test_a_signal_stops_the_other_end(tmp_path: Path) -> None:
             raise errors.Stopped("saved", report.stop() or 0)
 
     session, thread = talk(tmp_path / "s", play)
+    stopping = (begun.is_set() and session.stop(signal.SIGINT) for _ in session.events(20, nothing))
     with pytest.raises(errors.Stopped, match="saved") as found:
-        for _ in session.events(20, nothing):
-            if begun.is_set():
-                session.stop(signal.SIGINT)
+        list(stopping)
     thread.join()
     session.close()
     assert found.value.exit_code == 130

@@ -1,8 +1,8 @@
 """The server's transport over Flower's grid, which is the ServerApp's door to the SuperLink.
 
-Flower hands a message out once. Reading it waits for everything that its sender has announced, for minutes if the sender
-is slow or has died, and raises an error if what arrived is damaged. Therefore replies are read one at a time, each in a
-thread of its own: no node can delay or lose another one's reply.
+Flower hands a message out once. Reading it waits for everything that its sender has announced, for minutes if the
+sender is slow or has died, and raises an error if what arrived is damaged. Therefore replies are read one at a time,
+each in a thread of its own: no node can delay or lose another one's reply.
 """
 
 from __future__ import annotations

@@ -62,7 +62,9 @@ def ask(order: Order, directory: Path, request: bytes, deadline: float, owner: i
             _end(channel.peer(connection).process)
             raise WorkerFailed(f"the worker has not answered in {deadline:.0f} s and was ended") from None
         except ConnectionError:
-            raise WorkerFailed("the worker has ended or dropped the message; its log on the client tells more") from None
+            raise WorkerFailed(
+                "the worker has ended or dropped the message; its log on the client tells more"
+            ) from None
 
 
 def _known(order: Order, directory: Path, end: float) -> socket.socket | None:

@@ -88,6 +88,7 @@ def _certificate(
     """A certificate for a key: of an authority, if it has no issuer, else of a server."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
+    from cryptography.x509.oid import ExtendedKeyUsageOID
 
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name[:64])])
     now = datetime.datetime.now(datetime.UTC)
@@ -106,7 +107,7 @@ def _certificate(
     )
     if hosts:
         begun = begun.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), False)
-        begun = begun.add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]), False)
+        begun = begun.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
     return begun.sign(signer, hashes.SHA384())
 
 

@@ -1,8 +1,8 @@
 """Byte strings as the content of Flower's messages.
 
-They travel as `ConfigRecord`s, which hold bytes as they are. Flower's arrays would do, too, but cost two more requests a
-message each way, and their format lets a sender repeat one chunk any number of times: a few kilobytes that inflate to
-terabytes.
+They travel as `ConfigRecord`s, which hold bytes as they are. Flower's arrays would do, too, but cost two more requests
+a message each way, and their format lets a sender repeat one chunk any number of times: a few kilobytes that inflate
+to terabytes.
 
 A string is cut into parts, since Flower moves a record in one piece, and a piece that takes longer than its patience
 is lost. The cuts are counted from the end. Requests of one round differ in their headers only, which stand at the
@@ -11,6 +11,7 @@ beginning: counted so, nodes share the other parts, and Flower stores and sends 
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def wrapped(data: bytes) -> RecordDict:
 
     first = len(data) % PART or min(PART, len(data))
     cuts = [0, *range(first, len(data) + 1, PART)]
-    pieces = [data[start:stop] for start, stop in zip(cuts, cuts[1:], strict=False)]
+    pieces = [data[start:stop] for start, stop in itertools.pairwise(cuts)]
     return RecordDict({f"{i:06d}": ConfigRecord({_BYTES: piece}) for i, piece in enumerate(pieces)})
 
 

@@ -71,10 +71,12 @@ class Session:
                     return
                 yield told
 
-    def stop(self, number: int) -> None:
-        """Ask the ServerApp to end after this round, because of a signal."""
-        if self._connection is not None:
-            channel.send(self._connection, json.dumps({"stop": number}).encode())
+    def stop(self, number: int) -> bool:
+        """Ask the ServerApp to end after this round, because of a signal; False if it has not begun yet."""
+        if self._connection is None:
+            return False
+        channel.send(self._connection, json.dumps({"stop": number}).encode())
+        return True
 
     def close(self) -> None:
         """End the conversation."""

@@ -1,4 +1,4 @@
-"""Flower's SuperLink behind a guard: `python -m fedmime.deploy.flower.superlink` with the options of `flower-superlink`.
+"""Flower's SuperLink behind a guard: `python -m fedmime.deploy.flower.superlink`, with `flower-superlink`'s options.
 
 The SuperLink of Flower serves three interfaces at one port: nodes fetch and deliver messages (fleet), the operator
 registers nodes and starts programs (control), and those programs reach their messages (runtime). Only the first asks
@@ -86,8 +86,8 @@ def _from_here(scope: Scope) -> bool:
 
 async def _refuse(send: Send, status: int, why: str) -> None:
     body = json.dumps({"detail": why}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    headers = {b"content-type": b"application/json", b"content-length": b"%d" % len(body), b"connection": b"close"}
+    await send({"type": "http.response.start", "status": status, "headers": [*headers.items()]})
     await send({"type": "http.response.body", "body": body})
 
 
