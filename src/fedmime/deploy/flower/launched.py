@@ -46,6 +46,6 @@ def client() -> ClientApp:
 
     def place(context: Context) -> Place:
         told = json.loads(Path(str(context.node_config["order"])).read_text())
-        return Place(Order(told["call"], told["arguments"], tuple(told["path"])), Path(told["directory"]))
+        return Place(Order.of(told), Path(told["directory"]))
 
     return relay(place)

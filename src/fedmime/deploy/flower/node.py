@@ -223,7 +223,7 @@ def main() -> None:
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    node = Order(told["call"], told["arguments"], tuple(told["path"])).build()
+    node = Order.of(told).build()
     FleetNode(node, told["address"], Path(told["authority"]), Path(told["key"]), told["patience"]).serve()
 
 

@@ -22,7 +22,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from fedmime.deploy.flower import channel
 from fedmime.deploy.protocol import Node
@@ -48,6 +48,13 @@ class Order:
     """What it is called with: anything that JSON can hold."""
     path: tuple[str, ...] = ()
     """Directories in which modules are looked for first."""
+    run: int | None = None
+    """Flower's number of the run that the node is for, if it serves no other: until the next run, data may change."""
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Self:
+        """The order in a JSON object, which may hold more."""
+        return cls(told["call"], told["arguments"], tuple(told["path"]), told["run"])
 
     def identity(self) -> str:
         """The digest of the order and of this library's source.
@@ -70,7 +77,7 @@ def main() -> None:
     directory = Path(told["directory"])
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
     threading.Thread(target=_end_with, args=(told["owner"],), daemon=True).start()
-    order = Order(told["call"], told["arguments"], tuple(told["path"]))
+    order = Order.of(told)
     node = order.build()
     listener = channel.listen(directory / SOCKET)
     _LOG.info("ready")
