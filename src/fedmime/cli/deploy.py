@@ -240,14 +240,10 @@ def _follow(args: _Served, prepared: Prepared, out: Path, running: Running) -> i
     assert s.cohort is not None
     arguments = {
         "setting": plain(s),
-        "out": str(out.absolute()),
+        "run_dir": str(out.absolute()),
         "data_dir": None if args.data_dir is None else str(args.data_dir.absolute()),
-        "checkpoint_every": args.checkpoint_every,
-        "keep": args.keep,
-        "fresh": args.fresh,
-        "nodes": args.nodes,
-        "deadline": args.deadline,
-        "wait": args.wait,
+        "saving": {"every": args.checkpoint_every, "keep": args.keep, "fresh": args.fresh},
+        "waiting": {"nodes": args.nodes, "joining": args.wait, "deadline": args.deadline},
     }
     plan = {"call": _SERVER, "most": _most(prepared), "arguments": arguments}
     with Signals() as signals, Progress(prepared.label, s.rounds, _cost(prepared) * s.cohort, args.quiet) as progress:
