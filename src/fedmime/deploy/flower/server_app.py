@@ -109,8 +109,8 @@ def of_setting(
 
 
 def _configured(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that a run's configuration holds."""
-    given = {name.replace("-", "_"): value for name, value in config.items()}
+    """The arguments that a run's configuration holds; an empty text is none, since a configuration cannot say that."""
+    given = {name.replace("-", "_"): value for name, value in config.items() if value != ""}
     return {name: given[name] for name in (*_NUMBERS, *_WAITING) if name in given}
 
 
