@@ -1,4 +1,4 @@
-"""What server and clients share: the data, the model, the algorithm. Functions, so that importing them costs nothing."""
+"""What server and clients share: data, model and algorithm, in functions, so that importing them costs nothing."""
 
 import fedmime as fm
 

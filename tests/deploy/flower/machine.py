@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -54,13 +55,14 @@ def left_over(of: Path) -> list[str]:
     return found
 
 
-def ports() -> set[tuple[int, str]]:
-    """The TCP ports at which this user's processes listen, with the sockets' numbers."""
-    found = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        if Path(table).exists():
-            for line in Path(table).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == "0A":
-                    found.add((int(fields[1].rpartition(":")[2], 16), fields[9]))
-    return found
+def listening(logs: Path) -> set[int]:
+    """The ports that a deployment's logs name and at which somebody still listens."""
+    text = "".join(file.read_text(errors="replace") for file in logs.glob("*.log"))
+    named = {int(port) for port in re.findall(r"(?:127\.0\.0\.1|localhost):(\d{4,5})", text)}
+    assert named
+    open_ports = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, state, *_ = line.split()
+        if state == "0A":
+            open_ports.add(int(local.rpartition(":")[2], 16))
+    return named & open_ports

@@ -1,4 +1,4 @@
-"""What goes wrong in a real deployment costs a reply or a round, and nothing else: no model, no other client, no port."""
+"""What goes wrong in a real deployment costs a reply or a round, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import fedmime as fm
-from deploy.flower.machine import command, environment, left_over, ports, program, simulated
+from deploy.flower.machine import command, environment, left_over, listening, program, simulated
 from fedmime.data import partition
 from fedmime.deploy.flower import keeper, keys, operate
 from fedmime.deploy.flower.node import FleetNode
@@ -45,7 +45,7 @@ def _as_users_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def deployed(tmp_path: Path, faults: Mapping[int, tuple[str, int, bool]] | None = None) -> Iterator[operate.Running]:
-    """A SuperLink with nodes, some of which are faulty: what they do, after how many requests, and whether only once."""
+    """A SuperLink with nodes, some of which are faulty: what they do, after how many requests, whether only once."""
     population = partition.regroup(tasks.get(TASK).population(None), NODES)
 
     def orders(directory: Path) -> dict[str, Order]:
@@ -62,11 +62,10 @@ def deployed(tmp_path: Path, faults: Mapping[int, tuple[str, int, bool]] | None 
                 found[name] = Order("faulty:of_task", given, (HERE,))
         return found
 
-    before = ports()
     with operate.local(tmp_path / "logs", orders, 1 << 20) as running:
         yield running
     assert left_over(tmp_path) == []
-    assert ports() <= before
+    assert listening(tmp_path / "logs") == set()
 
 
 def learn(
@@ -224,7 +223,7 @@ def wait_for_round(out: Path, number: int, process: subprocess.Popen[str]) -> No
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_run_that_was_ended_goes_on_as_if_it_had_not(number: int, code: int, tmp_path: Path) -> None:
     """SCAFFOLD's clients keep what they need on their disks; nobody's update counts twice; nothing is left behind."""
-    out, before = tmp_path / "run", ports()
+    out = tmp_path / "run"
     process = subprocess.Popen(
         command([*WORDS, "--out", out]), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -236,7 +235,7 @@ def test_a_run_that_was_ended_goes_on_as_if_it_had_not(number: int, code: int, t
     while left_over(tmp_path) and time.monotonic() < end:  # a killed program cannot wait for its keeper
         time.sleep(0.1)
     assert left_over(tmp_path) == []
-    assert ports() <= before
+    assert listening(out / "logs") == set()
     assert fm.Run.load(out).history["round"].max() < 5
     done = program([*WORDS, "--out", out], seconds=250)
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedmime as fm
-from deploy.flower.machine import ROOT, environment, left_over, ports
+from deploy.flower.machine import ROOT, environment, left_over, listening
 from fedmime.deploy.flower import keys
 from fedmime.deploy.flower.launcher import LOOPBACK, Launcher, free_ports, start_superlink
 
@@ -37,7 +37,7 @@ def test_two_supernodes_learn_what_a_simulation_learns(tmp_path: Path, monkeypat
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    before, out = ports(), tmp_path / "run"
+    out = tmp_path / "run"
     with Launcher(tmp_path / "logs") as launcher:
         home = launcher.directory / "server"
         keys.make_server(home, [LOOPBACK])
@@ -75,4 +75,4 @@ def test_two_supernodes_learn_what_a_simulation_learns(tmp_path: Path, monkeypat
         fact("a Flower project against a simulation, 2 rounds, 2 SuperNodes", float(np.abs(one - other).max()))
         np.testing.assert_allclose(one, other, atol=1e-5)
     assert left_over(tmp_path) == []
-    assert ports() <= before
+    assert listening(tmp_path / "logs") == set()
