@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tyro.conf import Positional
 
 from fedmime.cli.options import Saved, from_file, setting_of
-from fedmime.errors import ConfigError
+from fedmime.errors import ConfigError, Stopped
 
 if TYPE_CHECKING:
     from fedmime.deploy.flower.operate import Running
@@ -160,9 +162,24 @@ def _client(args: Client) -> int:
     state = args.state or args.key.with_name(f"{name}.kept")
     order = Order(_BUILDER, {"task": args.task, "store": str(args.data.absolute()), "name": name, "state": str(state)})
     session.start()
+    _say_what_nodes_say()
+    signal.signal(signal.SIGTERM, _end)
     server = Address(host, int(port), args.authority.absolute())
     operate.node(NodePlan(name, args.key.absolute(), server, order), args.patience, args.node == "flower")
     return 0
+
+
+def _say_what_nodes_say() -> None:
+    """Write a line to standard error when a node finds or loses its server."""
+    log, handler = logging.getLogger("fedmime.node"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s fedmime: %(message)s", "%H:%M:%S"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+
+
+def _end(number: int, frame: object) -> None:
+    raise Stopped(f"the node was ended by {signal.Signals(number).name}", number)
 
 
 def _keys(args: Keys) -> int:

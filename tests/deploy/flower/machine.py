@@ -10,14 +10,25 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 
 
-def environment() -> dict[str, str]:
-    """As users run it: in float32, and with programs optimized. What was compiled is kept for the whole session."""
+def environment(home: Path) -> dict[str, str]:
+    """As users run it: in float32, with optimized programs. Temporary files are in a directory of the test's."""
     paths = os.pathsep.join([str(ROOT / "src"), str(Path(__file__).parent)])
     left = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_ENABLE", "XLA_FLAGS"))}
-    return {**left, "PYTHONPATH": paths, "JAX_NUM_CPU_DEVICES": "1"}
+    return {**left, "PYTHONPATH": paths, "JAX_NUM_CPU_DEVICES": "1", "TMPDIR": str(home)}
+
+
+def as_users_run_it(patch: pytest.MonkeyPatch, home: Path) -> None:
+    """Give the processes that this one starts that environment."""
+    for name in os.environ.keys() - environment(home).keys():
+        patch.delenv(name)
+    for name, value in environment(home).items():
+        patch.setenv(name, value)
+    patch.setattr(tempfile, "tempdir", str(home))
 
 
 def command(words: Sequence[object]) -> list[str]:
@@ -26,10 +37,16 @@ def command(words: Sequence[object]) -> list[str]:
     return [sys.executable, "-c", start, *map(str, words)]
 
 
-def program(words: Sequence[object], seconds: float) -> subprocess.CompletedProcess[str]:
-    """Run the command line to its end."""
+def started(words: Sequence[str], home: Path) -> subprocess.Popen[str]:
+    """A process whose output is collected, with temporary files in a directory."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(list(words), env=environment(home), text=True, **pipes)
+
+
+def program(words: Sequence[object], seconds: float, home: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command line to its end, with temporary files in a directory."""
     return subprocess.run(
-        command(words), env=environment(), capture_output=True, text=True, timeout=seconds, check=False
+        command(words), env=environment(home), capture_output=True, text=True, timeout=seconds, check=False
     )
 
 
@@ -37,20 +54,19 @@ def simulated(deployed: Path, nodes: int) -> Path:
     """The directory of the simulation of a deployed run, with the same clients."""
     out = deployed.with_name(f"{deployed.name}-simulated")
     words = [sys.executable, str(Path(__file__).with_name("regrouped.py")), str(deployed), str(out), str(nodes)]
-    subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=250, check=True)
+    subprocess.run(words, env=environment(out.parent), capture_output=True, text=True, timeout=250, check=True)
     return out
 
 
 def left_over(of: Path) -> list[str]:
-    """Processes whose command names a path below `of` or a deployment's temporary directory, and such directories."""
-    marks = (str(of).encode(), f"{tempfile.gettempdir()}/fedmime-deploy-".encode())
-    found = []
+    """Temporary directories of deployments in a directory, and processes whose command names a path below it."""
+    found = [str(path) for path in of.glob("fedmime-deploy-*")]
     for name in os.listdir("/proc"):
         try:
             line = Path(f"/proc/{name}/cmdline").read_bytes() if name.isdigit() else b""
         except OSError:
             continue
-        if any(mark in line for mark in marks) and int(name) != os.getpid():
+        if str(of).encode() in line and int(name) != os.getpid():
             found.append(line.replace(b"\0", b" ").decode(errors="replace"))
     return found
 

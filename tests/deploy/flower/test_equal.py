@@ -26,7 +26,7 @@ SETTINGS = {
 def test_five_nodes_learn_what_a_simulation_learns(name: str, tmp_path: Path, fact) -> None:
     out = tmp_path / "run"
     words = ["deploy", "local", "--nodes", NODES, "--task", TASK, "--rounds", ROUNDS, "--out", out, *SETTINGS[name]]
-    done = program(words, seconds=280)
+    done = program(words, 280, tmp_path)
     assert done.returncode == 0, done.stderr
     assert f": {ROUNDS} rounds, accuracy " in done.stdout
     deployed, simulation = fm.Run.load(out), fm.Run.load(simulated(out, NODES))

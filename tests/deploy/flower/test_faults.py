@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import fedmime as fm
-from deploy.flower.machine import command, environment, left_over, listening, program, simulated
+from deploy.flower.machine import as_users_run_it, command, left_over, listening, program, simulated, started
 from fedmime.data import partition
 from fedmime.deploy.flower import keeper, keys, operate
 from fedmime.deploy.flower.node import FleetNode
@@ -28,7 +28,7 @@ from fedmime.experiments import tasks
 from fedmime.experiments.setting import Setting, plain
 
 pytest.importorskip("flwr")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")]  # of flwr
 
 TASK, NODES = "digits-two-labels", 3
 HERE = str(Path(__file__).parent)
@@ -36,11 +36,8 @@ BUILDER = "fedmime.deploy.flower.builders:of_task"
 
 
 @pytest.fixture(autouse=True)
-def _as_users_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("JAX_ENABLE_X64", "XLA_FLAGS"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment().items():
-        monkeypatch.setenv(name, value)
+def _as_users_run_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    as_users_run_it(monkeypatch, tmp_path)
 
 
 @contextlib.contextmanager
@@ -224,9 +221,7 @@ def wait_for_round(out: Path, number: int, process: subprocess.Popen[str]) -> No
 def test_a_run_that_was_ended_goes_on_as_if_it_had_not(number: int, code: int, tmp_path: Path) -> None:
     """SCAFFOLD's clients keep what they need on their disks; nobody's update counts twice; nothing is left behind."""
     out = tmp_path / "run"
-    process = subprocess.Popen(
-        command([*WORDS, "--out", out]), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = started(command([*WORDS, "--out", out]), tmp_path)
     wait_for_round(out, 2, process)
     process.send_signal(number)
     process.communicate(timeout=120)
@@ -237,7 +232,7 @@ def test_a_run_that_was_ended_goes_on_as_if_it_had_not(number: int, code: int, t
     assert left_over(tmp_path) == []
     assert listening(out / "logs") == set()
     assert fm.Run.load(out).history["round"].max() < 5
-    done = program([*WORDS, "--out", out], seconds=250)
+    done = program([*WORDS, "--out", out], 250, tmp_path)
     assert done.returncode == 0, done.stderr
     assert fm.Run.load(out).history["round"].tolist() == list(range(6))
     equal(out, simulated(out, NODES))

@@ -19,13 +19,16 @@ def mode(path: Path) -> int:
 
 def test_a_server_proves_its_names_and_addresses(tmp_path: Path) -> None:
     home = tmp_path / "server"
-    keys.make_server(home, ["127.0.0.1", "localhost"])
+    keys.make_server(home, ["10.0.0.1", "here.example"])
     leaf = x509.load_pem_x509_certificate((home / keys.CERTIFICATE).read_bytes())
     root = x509.load_pem_x509_certificate((home / keys.AUTHORITY).read_bytes())
     leaf.verify_directly_issued_by(root)
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.IPAddress) == [ipaddress.ip_address("127.0.0.1")]
-    assert names.get_values_for_type(x509.DNSName) == ["localhost"]
+    assert names.get_values_for_type(x509.IPAddress) == [
+        ipaddress.ip_address("10.0.0.1"),
+        ipaddress.ip_address("127.0.0.1"),
+    ]
+    assert names.get_values_for_type(x509.DNSName) == ["here.example", "localhost"]
     assert not leaf.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     context = ssl.create_default_context(cafile=str(home / keys.AUTHORITY))
     context.verify_flags |= ssl.VERIFY_X509_STRICT

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedmime as fm
-from deploy.flower.machine import ROOT, environment, left_over, listening
+from deploy.flower.machine import ROOT, as_users_run_it, environment, left_over, listening
 from fedmime.deploy.flower import keys
 from fedmime.deploy.flower.launcher import LOOPBACK, Launcher, free_ports, start_superlink
 
@@ -31,10 +31,7 @@ fm.simulate(task.algorithm(), task.problem(), population, {ROUNDS}, {NODES}, run
 @pytest.mark.timeout(280)
 def test_two_supernodes_learn_what_a_simulation_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fact) -> None:
     """Each message is a new process of Flower's, which hands it to a worker; the two lines of an app are enough."""
-    for name in ("JAX_ENABLE_X64", "XLA_FLAGS"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment().items():
-        monkeypatch.setenv(name, value)
+    as_users_run_it(monkeypatch, tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     out = tmp_path / "run"
@@ -61,13 +58,13 @@ def test_two_supernodes_learn_what_a_simulation_learns(tmp_path: Path, monkeypat
         given = {"rounds": ROUNDS, "run-dir": str(out), "joining": 200, "deadline": 200}
         config = " ".join(f"{name}={json.dumps(value)}" for name, value in given.items())
         quiet = {"FLWR_HOME": str(flwr), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-        done = subprocess.run([*words, "-c", config], env={**environment(), **quiet}, capture_output=True, text=True,
-                              timeout=240, check=False)  # fmt: skip
+        told = {"env": {**environment(tmp_path), **quiet}, "capture_output": True, "text": True, "timeout": 240}
+        done = subprocess.run([*words, "-c", config], **told, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "round 2: loss" in done.stdout + done.stderr, done.stdout + done.stderr
-    paths = {"PYTHONPATH": f"{environment()['PYTHONPATH']}:{PROJECT}"}
+    paths = {"PYTHONPATH": f"{environment(tmp_path)['PYTHONPATH']}:{PROJECT}"}
     words = [sys.executable, "-c", _SIMULATION, str(tmp_path / "simulated")]
-    subprocess.run(words, env={**environment(), **paths}, check=True, timeout=120)
+    subprocess.run(words, env={**environment(tmp_path), **paths}, check=True, timeout=120)
     import jax
 
     deployed, simulated = (jax.tree.leaves(fm.Run.load(tmp_path / name).params) for name in ("run", "simulated"))
