@@ -50,10 +50,11 @@ def program(words: Sequence[object], seconds: float, home: Path) -> subprocess.C
     )
 
 
-def simulated(deployed: Path, nodes: int) -> Path:
-    """The directory of the simulation of a deployed run, with the same clients."""
+def simulated(deployed: Path, nodes: int, rounds: int) -> Path:
+    """The directory of a simulation of a deployed run, with the same clients."""
     out = deployed.with_name(f"{deployed.name}-simulated")
-    words = [sys.executable, str(Path(__file__).with_name("regrouped.py")), str(deployed), str(out), str(nodes)]
+    program = str(Path(__file__).with_name("regrouped.py"))
+    words = [sys.executable, program, str(deployed), str(out), str(nodes), str(rounds)]
     subprocess.run(words, env=environment(out.parent), capture_output=True, text=True, timeout=250, check=True)
     return out
 

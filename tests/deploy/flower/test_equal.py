@@ -29,7 +29,7 @@ def test_five_nodes_learn_what_a_simulation_learns(name: str, tmp_path: Path, fa
     done = program(words, 280, tmp_path)
     assert done.returncode == 0, done.stderr
     assert f": {ROUNDS} rounds, accuracy " in done.stdout
-    deployed, simulation = fm.Run.load(out), fm.Run.load(simulated(out, NODES))
+    deployed, simulation = fm.Run.load(out), fm.Run.load(simulated(out, NODES, ROUNDS))
     for one, other in zip(jax.tree.leaves(deployed.params), jax.tree.leaves(simulation.params), strict=True):
         gap = float(np.abs(one - other).max())
         fact(f"deployed {name} against simulated, 10 rounds, 5 nodes", gap)

@@ -154,11 +154,11 @@ def test_a_fleet_that_is_gone_costs_rounds_and_no_model(tmp_path: Path) -> None:
 
     with deployed(tmp_path) as running:
         history = learn(running, tmp_path / "run", 4, deadline=4.0, on_event=on_event)
-    assert history["abandoned"].tolist() == [0, 1, 1, 1]
-    assert min(np.diff(times)[1:]) >= 3.5
-    with deployed(tmp_path / "again") as running:
-        learn(running, tmp_path / "one", 1)
-    equal(tmp_path / "run", tmp_path / "one")
+    abandoned = history["abandoned"].astype(bool)
+    assert not abandoned[0]
+    assert abandoned[2:].all()  # the second round may have been quicker than the end of the nodes
+    assert np.diff(times)[abandoned[1:]].min() >= 3.5
+    equal(tmp_path / "run", simulated(tmp_path / "run", NODES, int((~abandoned).sum())))
 
 
 def test_only_registered_keys_are_let_in(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_run_that_was_ended_goes_on_as_if_it_had_not(number: int, code: int, t
     done = program([*WORDS, "--out", out], 250, tmp_path)
     assert done.returncode == 0, done.stderr
     assert fm.Run.load(out).history["round"].tolist() == list(range(6))
-    equal(out, simulated(out, NODES))
+    equal(out, simulated(out, NODES, 6))
     assert left_over(tmp_path) == []
 
 
@@ -252,4 +252,4 @@ def test_a_server_app_that_is_killed_in_mid_round_is_resumed(tmp_path: Path) -> 
             learn(running, out, 5, on_event=on_event, algorithm="scaffold")
         learn(running, out, 5, algorithm="scaffold")
     assert fm.Run.load(out).history["round"].tolist() == list(range(5))
-    equal(out, simulated(out, NODES))
+    equal(out, simulated(out, NODES, 5))

@@ -99,7 +99,7 @@ def test_two_machines_share_a_model_and_the_link_carries_tls_only(
             assert node.returncode == 143
         recorder.kill()
         recorder.communicate()
-    deployed, simulation = (jax.tree.leaves(fm.Run.load(path).params) for path in (out, simulated(out, NODES)))
+    deployed, simulation = (jax.tree.leaves(fm.Run.load(path).params) for path in (out, simulated(out, NODES, ROUNDS)))
     for one, other in zip(deployed, simulation, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
     found = capture.streams(link)
