@@ -201,7 +201,7 @@ def _keys(args: Keys) -> int:
 def _prepared(args: _Served) -> tuple[Prepared, Path]:
     """What a run needs, and its directory; wrong numbers are refused before anything starts."""
     from fedmime.cli import session
-    from fedmime.experiments import train
+    from fedmime.experiments import messages, recipes, tasks, train
     from fedmime.validation import NON_NEGATIVE, POSITIVE, count, real
 
     count("deploy", "nodes", args.nodes, least=1)
@@ -212,7 +212,10 @@ def _prepared(args: _Served) -> tuple[Prepared, Path]:
     cohort = args.nodes if setting.cohort is None else setting.cohort
     if cohort > args.nodes:
         raise ConfigError(f"setting: cohort={cohort} exceeds the {args.nodes} nodes; lower it, or wait for more")
-    prepared = train.prepare(dataclasses.replace(setting, cohort=cohort), args.data_dir)
+    task = tasks.get(setting.task)
+    s = recipes.resolved(dataclasses.replace(setting, cohort=cohort), task)
+    population = task.population(args.data_dir)  # the server's test set, and in a rehearsal the clients' examples
+    prepared = train.Prepared(s, task.problem(), population, recipes.algorithm(s), messages.aggregator(s))
     name = f"{prepared.label.replace(' ', '-')}-seed{args.seed}-deployed"
     return prepared, args.out or Path("runs") / args.task / name
 
