@@ -141,6 +141,7 @@ def main() -> None:
             "data_dir": None,
             "saving": {},
             "waiting": {"nodes": args.nodes, "joining": 600.0, "deadline": 600.0},
+            "command": sys.argv,
         }
         plan = {"call": "fedmime.deploy.flower.server_app:of_setting", "most": 1 << 28, "arguments": arguments}
         operate.follow(deployment, plan, on_event, lambda: None)

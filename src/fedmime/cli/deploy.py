@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import logging
 import shutil
 import signal
@@ -105,8 +106,6 @@ def defaults(words: Sequence[str]) -> Local | Server | None:
 
 def run(args: Deploy) -> int:
     """Do what was asked; gives the exit code."""
-    import importlib.util
-
     if importlib.util.find_spec("flwr") is None:
         raise ConfigError("deploying is an extra: pip install 'fedmime[deploy]'")
     actions: dict[type, Callable[..., int]] = {Local: _local, Server: _server, Client: _client, Keys: _keys}
@@ -247,7 +246,8 @@ def _cost(prepared: Prepared) -> int:
 
 
 def _follow(args: _Served, prepared: Prepared, out: Path, running: Running) -> int:
-    """Follow a run to its end, and tell its result as `fedmime train` does."""
+    """Follow a run to its end, tell its result as `fedmime train` does, and write its report."""
+    from fedmime.cli import report
     from fedmime.cli.progress import Progress
     from fedmime.cli.signals import Signals
     from fedmime.cli.train import tell
@@ -264,6 +264,7 @@ def _follow(args: _Served, prepared: Prepared, out: Path, running: Running) -> i
         "data_dir": None if args.data_dir is None else str(args.data_dir.absolute()),
         "saving": {"every": args.checkpoint_every, "keep": args.keep, "fresh": args.fresh},
         "waiting": {"nodes": args.nodes, "joining": args.wait, "deadline": args.deadline},
+        "command": sys.argv,
     }
     plan = {"call": _SERVER, "most": _most(prepared), "arguments": arguments}
     with Signals() as signals, Progress(prepared.label, s.rounds, _cost(prepared) * s.cohort, args.quiet) as progress:
@@ -273,4 +274,7 @@ def _follow(args: _Served, prepared: Prepared, out: Path, running: Running) -> i
             progress.on_round(info, event["measured"])
 
         operate.follow(running, plan, on_event, signals.stop)
-    return tell(prepared, Run.load(out), out, args.json)
+    tell(prepared, Run.load(out), out, args.json)
+    if not args.json and importlib.util.find_spec("matplotlib") is not None:  # it is an extra, too
+        report.run(report.Report((out,)))
+    return 0

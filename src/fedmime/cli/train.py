@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tyro.conf import Positional
 
 from fedmime.cli.options import Asked, from_file, open_backend, recorded_config, setting_of
+from fedmime.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedmime.engine import Run
@@ -70,6 +71,8 @@ def resume(args: Resume) -> int:
     from fedmime.experiments import train
 
     setting, beside = train.recorded(recorded_config(args.run), str(args.run / "config.yaml"))
+    if (args.run / "fleet.json").exists():
+        raise ConfigError(f"{str(args.run)!r} was deployed; repeat its command to go on: it is in command.txt there")
     if args.rounds is not None:
         setting = dataclasses.replace(setting, rounds=args.rounds)
     session.start()

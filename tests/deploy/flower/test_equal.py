@@ -37,5 +37,7 @@ def test_five_nodes_learn_what_a_simulation_learns(name: str, tmp_path: Path, fa
     for column in ("loss", "test_accuracy"):
         np.testing.assert_allclose(deployed.history[column], simulation.history[column], rtol=1e-4)
     assert deployed.history["clients"].tolist() == [NODES] * ROUNDS
+    assert (out / "report.html").exists()
+    assert "token" not in (out / "command.txt").read_text()
     assert left_over(tmp_path) == []
     assert listening(out / "logs") == set()

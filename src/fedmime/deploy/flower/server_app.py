@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedmime.deploy.flower.channel import MOST
@@ -56,6 +57,7 @@ def server_app(
 
         prepare()
         refuse_arrays()
+        sys.argv[:] = ["flwr", "run"]  # a run directory records the command, and that of this process holds a token
         given = options | _configured(context.run_config)
         for needed in ("rounds", "cohort_size"):
             if needed not in given:
@@ -76,6 +78,7 @@ def of_setting(
     data_dir: str | None,
     saving: Mapping[str, Any],
     waiting: Mapping[str, Any],
+    command: Sequence[str],
 ) -> None:
     """The run of `fedmime deploy`: what a setting names, told to a launcher.
 
@@ -87,6 +90,7 @@ def of_setting(
         data_dir: where published files are kept.
         saving: the fields of a `Saving`.
         waiting: the fields of a `Waiting`.
+        command: the launcher's, which the run directory records in place of Flower's, since that holds a token.
     """
     from fedmime.compilation import prepare
     from fedmime.deploy.server import Waiting, run_setting
@@ -95,6 +99,7 @@ def of_setting(
     from fedmime.experiments.setting import Setting, merged
 
     prepare()
+    sys.argv[:] = command
     found = merged(Setting(), setting, "deploy")
     run_setting(
         transport,
