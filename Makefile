@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-rates test lint bench docs install browser clean
+.PHONY: demo demo-rates test test-deploy lint bench docs install browser clean
 
 # Stamps make a second install free; they are renewed when the project's requirements change. The demo needs no
 # developers' tools. Pip never removes an extra, and the full install is one for the demo, too.
@@ -36,13 +36,19 @@ browser:
 	  (apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium) >/dev/null 2>&1; } || true
 
 # Two processes; neighbouring tests share fixtures and programs, so each process gets half of them in a row. The tests of
-# the Ray back end share one Ray, whose workers need the cores: they run by themselves.
+# the Ray back end share one Ray, whose workers need the cores, and so do Flower's processes: they run by themselves.
 SHARED := --numprocesses 2 --dist worksteal
 RAY := tests/engine/backends/ray/running tests/experiments/test_sweep_ray.py
+FLOWER := tests/deploy/flower
 test: install lint browser
-	$(BIN)/python -m pytest --quiet $(SHARED) $(addprefix --ignore ,$(RAY))
+	$(BIN)/python -m pytest --quiet $(SHARED) $(addprefix --ignore ,$(RAY) $(FLOWER))
 	$(BIN)/python -m pytest --quiet $(RAY)
+	$(BIN)/python -m pytest --quiet $(FLOWER)
 	XLA_FLAGS= FEDMIME_NATIVE=0 $(BIN)/python -m pytest --quiet $(SHARED) tests/engine/backends/test_reference.py -k "models_and and (mlp-fedavg or mlp-mime_mvr or cnn-fedavg)"
+
+# Real deployments: five nodes, faults, two network namespaces (which take root). About half an hour on two cores.
+test-deploy: install
+	$(BIN)/python -m pytest --quiet -m slow tests/deploy
 
 lint: install
 	$(BIN)/ruff check .

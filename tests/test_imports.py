@@ -32,6 +32,7 @@ LAYERS = [
         "errors",
         "origin",
         "validation",
+        "version",
     },
 ]
 WITHIN = {  # who may import whom in the same layer

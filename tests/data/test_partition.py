@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedmime as fm
 from fedmime.data import Population, partition
 from fedmime.errors import ConfigError, DataError
 
@@ -86,6 +87,7 @@ def test_dirichlet_keeps_its_promises(clients: int, alpha: float, seed: int, min
         (lambda: partition.iid(X, Y, 5, seed=-1), "seed must be an integer"),
         (lambda: partition.by_label(X, Y, 3, 2), "cannot hold 10 labels"),
         (lambda: partition.split(Y, 1.5), "fraction"),
+        (lambda: partition.regroup(partition.iid(X, Y, 5), 6), r"clients must lie in \[1, 5\], got 6"),
     ],
 )
 def test_bad_arguments(call: Callable[[], object], words: str) -> None:
@@ -103,3 +105,28 @@ def test_the_split_is_stratified() -> None:
     assert np.bincount(Y[test]).tolist() == [12] * 10
     assert len(np.intersect1d(train, test)) == 0
     assert len(train) + len(test) == 600
+
+
+@given(clients=st.integers(1, 20), groups=st.integers(1, 20), seed=st.integers(0, 5))
+def test_regrouped_clients_hold_what_every_nth_one_held(clients: int, groups: int, seed: int) -> None:
+    before = partition.quantity(X, Y, clients, 0.5, seed, test={"x": X[:3], "y": Y[:3]})
+    if groups > clients:
+        return
+    after = partition.regroup(before, groups)
+    assert len(after) == groups
+    for k in range(groups):
+        for field, values in after.client_at(k).items():
+            parts = [before.client_at(i)[field] for i in range(k, clients, groups)]
+            np.testing.assert_array_equal(values, np.concatenate(parts))
+            assert len(values) == after.sizes[k]
+    assert after.test is not None
+    np.testing.assert_array_equal(after.test["x"], X[:3])
+    assert after.identity() != before.identity()
+
+
+def test_regrouped_clients_may_be_empty_and_untested() -> None:
+    few = fm.data.from_arrays({"a": {"x": X[:2], "y": Y[:2]}, "b": {"x": X[:0], "y": Y[:0]}})
+    after = partition.regroup(few, 2)
+    assert after.sizes.tolist() == [2, 0]
+    assert after.client_at(1)["x"].shape == (0, 1)
+    assert after.test is None

@@ -14,7 +14,20 @@ from typing import Any, NamedTuple, TextIO
 
 import tyro
 
-from fedmime.cli import catalogue, compare, data, diagnose, doctor, evaluate, report, reproduce, sweep, train, tune
+from fedmime.cli import (
+    catalogue,
+    compare,
+    data,
+    deploy,
+    diagnose,
+    doctor,
+    evaluate,
+    report,
+    reproduce,
+    sweep,
+    train,
+    tune,
+)
 from fedmime.errors import ClusterError, ConfigError, FedmimeError
 
 USAGE, IO_ERROR, INTERRUPTED, PIPE = 2, 74, 130, 141
@@ -39,6 +52,7 @@ VERBS = {
     "sweep": Verb(sweep.Sweep, sweep.run, "a grid over any numbers of a setting", sweep.defaults),
     "tune": Verb(tune.Tune, tune.run, "choose the rate on a small centralized sample", tune.defaults),
     "reproduce": Verb(reproduce.Reproduce, reproduce.run, "a figure or table of the paper, by its name"),
+    "deploy": Verb(deploy.Deploy, deploy.run, "train with real clients, here or on other machines", deploy.defaults),
     "report": Verb(report.Report, report.run, "one HTML page of recorded runs"),
     "data": Verb(data.Data, data.run, "list, fetch, verify, convert and look at federated data"),
     "list": Verb(catalogue.List, catalogue.run, "the names of tasks, algorithms, optimizers, models and data sets"),
@@ -73,7 +87,8 @@ def _help() -> str:
 
 def _guarded(verb: Verb, name: str, words: list[str]) -> int:
     try:
-        given = {} if verb.defaults is None else {"default": verb.defaults(words)}
+        default = None if verb.defaults is None else verb.defaults(words)
+        given = {} if default is None else {"default": default}
         words = words or ([] if given or name in _NO_ARGUMENTS else ["--help"])
         return verb.run(_parsed(verb, name, words, given))
     except FedmimeError as error:

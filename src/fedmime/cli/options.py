@@ -13,19 +13,13 @@ from fedmime.experiments.setting import Setting, read
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked(Setting):
-    """A setting, and what surrounds a run of it."""
+class Saved(Setting):
+    """A setting, and how a run of it is saved and shown."""
 
     out: Path | None = None
     """The run's directory; by default runs/TASK/METHOD-seedN."""
     data_dir: Path | None = None
     """Where published files are kept; by default $FEDMIME_DATA_DIR or the user's cache."""
-    backend: Literal["local", "reference", "ray"] = "local"
-    """Where clients run: compiled on this machine's devices, eagerly one after another, to debug, or on Ray."""
-    workers: int = 2
-    """Worker processes of the back end on Ray."""
-    ray_address: str | None = None
-    """A running Ray cluster to join, such as 10.0.0.1:6379; by default Ray is started here for the run."""
     config: Path | None = None
     """A YAML file with any of these fields; what the command line says counts more."""
     checkpoint_every: int = 50
@@ -34,12 +28,24 @@ class Asked(Setting):
     """Checkpoints that stay, beside the best."""
     fresh: bool = False
     """Remove an earlier run in the directory instead of going on with it."""
-    dry_run: bool = False
-    """Print the plan and its cost, and stop."""
     json: bool = False
     """Print the result as JSON."""
     quiet: bool = False
     """No progress."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked(Saved):
+    """What surrounds a simulated run."""
+
+    backend: Literal["local", "reference", "ray"] = "local"
+    """Where clients run: compiled on this machine's devices, eagerly one after another, to debug, or on Ray."""
+    workers: int = 2
+    """Worker processes of the back end on Ray."""
+    ray_address: str | None = None
+    """A running Ray cluster to join, such as 10.0.0.1:6379; by default Ray is started here for the run."""
+    dry_run: bool = False
+    """Print the plan and its cost, and stop."""
 
 
 def from_file(kind: type[Any], words: Sequence[str]) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tyro.conf import Positional
 
 from fedmime.cli.options import Asked, from_file, open_backend, recorded_config, setting_of
+from fedmime.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedmime.engine import Run
@@ -61,7 +62,7 @@ def run(args: Train) -> int:
 
         return show(prepared, out, args)
     result = carry_out(prepared, out, args)
-    return _tell(prepared, result, out, args.json)
+    return tell(prepared, result, out, args.json)
 
 
 def resume(args: Resume) -> int:
@@ -70,6 +71,8 @@ def resume(args: Resume) -> int:
     from fedmime.experiments import train
 
     setting, beside = train.recorded(recorded_config(args.run), str(args.run / "config.yaml"))
+    if (args.run / "fleet.json").exists():
+        raise ConfigError(f"{str(args.run)!r} was deployed; repeat its command to go on: it is in command.txt there")
     if args.rounds is not None:
         setting = dataclasses.replace(setting, rounds=args.rounds)
     session.start()
@@ -84,7 +87,7 @@ def resume(args: Resume) -> int:
         ray_address=args.ray_address,
     )
     result = carry_out(prepared, args.run, asked, name=beside.label)
-    return _tell(prepared, result, args.run, args.json)
+    return tell(prepared, result, args.run, args.json)
 
 
 def carry_out(prepared: Prepared, out: Path, asked: Asked, name: str | None = None) -> Run:
@@ -162,7 +165,8 @@ def summary(prepared: Prepared, result: Run, out: Path) -> dict[str, Any]:
     }
 
 
-def _tell(prepared: Prepared, result: Run, out: Path, as_json: bool) -> int:
+def tell(prepared: Prepared, result: Run, out: Path, as_json: bool) -> int:
+    """Print what a finished run comes to; gives the exit code."""
     from fedmime.cli.progress import size
 
     found, s = summary(prepared, result, out), prepared.setting

@@ -1,4 +1,4 @@
-"""Deal pooled examples out to clients: each function is pure in its seed and gives a `Population`."""
+"""Deal examples out to clients: each function is pure in its seed and gives a `Population`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedmime.data.arrays import checked, in_memory
-from fedmime.data.population import Population
+from fedmime.data.population import Columns, Population, describe, empty
 from fedmime.errors import ConfigError, DataError
 from fedmime.randomness import generator
 
@@ -100,6 +100,34 @@ def by_column(x: Any, y: Any, column: Any, **kwargs: Any) -> Population:
         )
     ids = [str(value) for value in np.unique(values)]
     return build(x, y, by_value(values), ids=ids, **kwargs)
+
+
+def regroup(population: Population, clients: int) -> Population:
+    """Fewer, larger clients: of n, client k holds the examples of the clients k, k + n, k + 2n, … of `population`.
+
+    A deployment on few machines trains on such clients, and a simulation on the same ones gives the same model.
+    """
+    if not isinstance(clients, int | np.integer) or not 1 <= clients <= len(population):
+        raise ConfigError(f"regroup: clients must lie in [1, {len(population)}], got {clients!r}")
+    groups = [range(k, len(population), clients) for k in range(clients)]
+    width = len(str(clients - 1))
+    tested = population.has_own_test or population.test_clients is not None
+
+    def read(index: int) -> Columns:
+        parts = [population.client_at(i) for i in groups[index] if population.sizes[i]]
+        parts = parts or [{name: empty(field) for name, field in population.fields.items()}]
+        return {name: np.concatenate([part[name] for part in parts]) for name in population.fields}
+
+    return Population(
+        population.name,
+        [f"node_{k:0{width}d}" for k in range(clients)],
+        [int(population.sizes[group.start :: clients].sum()) for group in groups],
+        population.fields,
+        read,
+        identity=lambda: describe("regroup", clients, population.identity()),
+        test=(lambda: population.test or {}) if tested else None,
+        check=population.check,
+    )
 
 
 def build(

@@ -13,6 +13,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedmime.deploy.flower.client_app import client_app as client_app
+    from fedmime.deploy.flower.server_app import server_app as server_app
     from fedmime.deploy.node import JaxNode as JaxNode
     from fedmime.deploy.server import Waiting as Waiting
     from fedmime.deploy.server import run as run
@@ -27,8 +29,10 @@ _HOMES = {
     "LoopTransport": "transport",
     "Transport": "transport",
     "Waiting": "server",
+    "client_app": "flower.client_app",
     "run": "server",
     "run_setting": "server",
+    "server_app": "flower.server_app",
 }
 __all__ = [*_HOMES]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -103,6 +103,8 @@ class DeployedBackend:
         options: how clients are reached.
     """
 
+    layout = "one client after another"
+
     def __init__(self, problem: Problem, model: Any, needs: Needs, options: Deployed) -> None:
         self.memory: ClientMemory | None = None
         self.broadcaster: Broadcaster | None = None
@@ -151,6 +153,10 @@ class DeployedBackend:
     def metrics(self, params: Any, batch: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """See `Backend.metrics`. The server's test set is here, and so are its evaluations."""
         return self._here.metrics(params, batch)
+
+    def figures(self) -> Mapping[str, float]:
+        """See `Backend.figures`. What clients reported is in the answers."""
+        return {}
 
     def close(self) -> None:
         """See `Backend.close`. The transport belongs to the caller."""

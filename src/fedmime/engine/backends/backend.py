@@ -207,5 +207,9 @@ class Simulated:
         """See `Backend.noise_key`."""
         return key
 
+    def figures(self) -> Mapping[str, float]:
+        """See `Backend.figures`. There is nothing to say by default."""
+        return {}
+
 
 UNDRAWN = "an algorithm that looks at Client.pick must say so: draws = True, got draws = False"

@@ -130,10 +130,6 @@ class ReferenceBackend(Simulated):
         check_metrics(self.problem, params, batch)
         return jax.device_get(self.problem.metrics(params, {name: jnp.asarray(a) for name, a in batch.items()}))
 
-    def figures(self) -> Mapping[str, float]:
-        """See `Backend.figures`. There is nothing to say."""
-        return {}
-
     def close(self) -> None:
         """See `Backend.close`. There is nothing to let go of."""
 

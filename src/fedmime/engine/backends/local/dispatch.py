@@ -144,10 +144,6 @@ class LocalBackend(Simulated):
         found = jax.device_get(_metrics(self.problem, replicate(params, self._mesh), padded, self._mesh))
         return jax.tree.map(lambda values: values[:n], found)
 
-    def figures(self) -> Mapping[str, float]:
-        """See `Backend.figures`. There is nothing to say."""
-        return {}
-
     def close(self) -> None:
         """See `Backend.close`. Memory of the devices is freed with the back end itself."""
 

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import hashlib
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +17,7 @@ import jax
 
 from fedmime.files import sha256_of
 from fedmime.runs import identity
+from fedmime.version import exact
 
 PACKAGE = Path(__file__).parents[3]
 
@@ -38,7 +37,7 @@ class Facts(NamedTuple):
         """Those of this process."""
         wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
         python = ".".join(platform.python_version_tuple()[:2])
-        return cls(_source(), version("jax"), version("numpy"), python, wide, jax.default_backend())
+        return cls(exact(), version("jax"), version("numpy"), python, wide, jax.default_backend())
 
 
 class Recipe(NamedTuple):
@@ -107,15 +106,6 @@ def _defined_in(value: Any) -> Iterator[str]:
             yield from _defined_in(getattr(value, field.name))
     elif callable(value):
         yield getattr(value, "__module__", None) or type(value).__module__
-
-
-@functools.cache
-def _source() -> str:
-    """The version of this package with a digest of its files, because a checkout changes more often than its number."""
-    total = hashlib.sha256()
-    for path in sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.[ch]")]):
-        total.update(str(path.relative_to(PACKAGE)).encode() + b"\0" + path.read_bytes())
-    return f"{version('fedmime')}+{total.hexdigest()[:12]}"
 
 
 def _file(module: str) -> str | None:

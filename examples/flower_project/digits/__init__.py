@@ -1,0 +1,1 @@
+"""Mime on scanned digits: a Flower project."""

@@ -1,0 +1,116 @@
+"""The ClientApp: what Flower starts for every message to a node, and all of it that does not need JAX.
+
+It hands the message to the node's worker and the worker's reply to Flower. It knows neither.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fedmime.deploy.flower import hire, records
+from fedmime.deploy.flower.channel import MOST
+from fedmime.deploy.flower.worker import Order
+from fedmime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message
+    from flwr.clientapp import ClientApp
+
+ACTION = "fedmime"
+"""The action of our messages, whose type is `query.fedmime`."""
+_BUILDER = "fedmime.deploy.flower.builders:of_project"
+
+
+class Place(NamedTuple):
+    """Which worker answers for a node, and where it lives."""
+
+    order: Order
+    directory: Path
+
+
+def relay(place: Callable[[Context], Place]) -> ClientApp:
+    """A ClientApp that passes messages on to a node's worker, which is started when there is none.
+
+    Args:
+        place: which worker that is, from what Flower says of the node and the run.
+    """
+    from flwr.app import Message
+    from flwr.clientapp import ClientApp
+
+    app = ClientApp()
+
+    @app.query(ACTION)
+    def answer(message: Message, context: Context) -> Message:
+        order, directory = place(context)
+        request = records.unwrapped(message.content, MOST)
+        # The process that has started this one, Flower's SuperExec, lives as long as the node.
+        reply = hire.ask(order, directory, request, deadline=message.metadata.ttl, owner=os.getppid())
+        return Message(records.wrapped(reply), reply_to=message)
+
+    return app
+
+
+def client_app(
+    data: Callable[[Mapping[str, Any]], Any],
+    problem: Callable[[], Any],
+    algorithm: Callable[[], Any],
+    aggregation: Callable[[], Any] | None = None,
+) -> ClientApp:
+    """The ClientApp of a Flower project whose ServerApp comes from `fm.deploy.server_app`.
+
+    Everything that is learned is made by functions, which are called in the node's worker when a run begins. Flower
+    imports the module that calls this one for every message, so the module itself should import nothing large:
+    `import fedmime as fm` does not start JAX.
+
+    A client's name, by which a resumed run knows it again, is `name` in its node's configuration
+    (`flower-supernode --node-config 'name="hospital-a"'`), or else follows from the node's number.
+
+    Args:
+        data: gives the client's examples, `{field: array[n, ...]}`, from its node's configuration.
+        problem: gives what is trained, from `fm.models`.
+        algorithm: gives the algorithm, the same as the server's.
+        aggregation: gives what happens to messages, the same as the server's, if it has one.
+    """
+    given = {"data": data, "problem": problem, "algorithm": algorithm, "aggregation": aggregation}
+    functions = {what: _named(what, function) for what, function in given.items() if function is not None}
+    path = tuple(dict.fromkeys(_root(function) for function in given.values() if function is not None))
+
+    def place(context: Context) -> Place:
+        config = dict(context.node_config)
+        name = str(config.get("name", f"node-{context.node_id}"))
+        arguments = {"functions": functions, "config": config, "name": name, "state": str(_state() / name)}
+        order = Order(_BUILDER, arguments, path, context.run_id)
+        return Place(order, _runtime(context.node_id))
+
+    return relay(place)
+
+
+def _named(what: str, function: Callable[..., Any]) -> str:
+    """How another process finds a function."""
+    module, name = function.__module__, function.__qualname__
+    if module == "__main__" or "." in name or "<" in name:
+        raise ConfigError(f"client_app: {what} must be a function at the top of a module, got {module}.{name}")
+    return f"{module}:{name}"
+
+
+def _root(function: Callable[..., Any]) -> str:
+    """The directory from which a function's module is imported."""
+    module = sys.modules[function.__module__]
+    file = Path(str(module.__file__)).absolute()
+    return str(file.parents[function.__module__.count(".") + (file.stem == "__init__")])
+
+
+def _state() -> Path:
+    """Where clients keep what belongs to them between rounds."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "fedmime" / "nodes"
+
+
+def _runtime(node: int) -> Path:
+    """Where the worker of a node that Flower knows by a number has its socket."""
+    base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+    return base / f"fedmime-{os.geteuid()}-{node:x}"

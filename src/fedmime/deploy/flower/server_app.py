@@ -1,0 +1,125 @@
+"""The ServerApp: `fedmime.deploy.server` with Flower's nodes behind its transport."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedmime.deploy.flower.channel import MOST
+from fedmime.deploy.transport import Transport
+from fedmime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from flwr.app import Context
+    from flwr.serverapp import Grid, ServerApp
+
+    from fedmime.deploy.flower.session import Report
+    from fedmime.engine import Info
+
+_NUMBERS = ("rounds", "cohort_size", "batch_size", "epochs", "steps", "seed", "evaluate_every", "run_dir")
+_WAITING = ("nodes", "joining", "deadline")
+
+
+def server_app(
+    algorithm: Callable[[], Any],
+    problem: Callable[[], Any],
+    *,
+    aggregation: Callable[[], Any] | None = None,
+    test: Callable[[], Any] | None = None,
+    **options: Any,
+) -> ServerApp:
+    """The ServerApp of a Flower project whose ClientApp comes from `fm.deploy.client_app`.
+
+    The run is that of `fm.simulate` with the nodes for clients: the same loop, run directory, checkpoints and exact
+    resume. What the run's configuration (`[tool.flwr.app.config]`, `flwr run -c`) says of `rounds`, `cohort-size`,
+    `batch-size`, `epochs`, `steps`, `seed`, `evaluate-every`, `run-dir`, `nodes`, `joining` and `deadline` counts more
+    than what is given here.
+
+    Args:
+        algorithm: gives the algorithm, the same as the clients'.
+        problem: gives what is trained, from `fm.models`.
+        aggregation: gives what happens to messages, the same as the clients', if they have one.
+        test: gives columns of the server's own test set, if it has one.
+        options: further arguments of `fm.simulate`, and `nodes` (clients that must have joined before the first round;
+            by default the cohort), `joining` (seconds to wait for them) and `deadline` (seconds of an exchange).
+    """
+    from flwr.serverapp import ServerApp
+
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        from fedmime.compilation import prepare
+        from fedmime.deploy.flower.grid import GridTransport, refuse_arrays
+        from fedmime.deploy.server import Waiting, run
+
+        prepare()
+        refuse_arrays()
+        sys.argv[:] = ["flwr", "run"]  # a run directory records the command, and that of this process holds a token
+        given = options | _configured(context.run_config)
+        for needed in ("rounds", "cohort_size"):
+            if needed not in given:
+                raise ConfigError(f"server_app: {needed} is missing; give it here or in the run's configuration")
+        waiting = Waiting(**{name: given.pop(name) for name in _WAITING if name in given})
+        made = {"aggregation": aggregation, "test": test}
+        given |= {name: None if function is None else function() for name, function in made.items()}
+        run(GridTransport(grid, MOST), algorithm(), problem(), waiting=waiting, on_round=_told, **given)
+
+    return app
+
+
+def of_setting(
+    transport: Transport,
+    report: Report,
+    setting: Mapping[str, Any],
+    run_dir: str,
+    data_dir: str | None,
+    saving: Mapping[str, Any],
+    waiting: Mapping[str, Any],
+    command: Sequence[str],
+) -> None:
+    """The run of `fedmime deploy`: what a setting names, told to a launcher.
+
+    Args:
+        transport: reaches the nodes.
+        report: the session with the launcher.
+        setting: the fields of a `Setting`.
+        run_dir: where the run is written.
+        data_dir: where published files are kept.
+        saving: the fields of a `Saving`.
+        waiting: the fields of a `Waiting`.
+        command: the launcher's, which the run directory records in place of Flower's, since that holds a token.
+    """
+    from fedmime.compilation import prepare
+    from fedmime.deploy.server import Waiting, run_setting
+    from fedmime.engine import Saving
+    from fedmime.experiments import tasks
+    from fedmime.experiments.setting import Setting, merged
+
+    prepare()
+    sys.argv[:] = command
+    found = merged(Setting(), setting, "deploy")
+    run_setting(
+        transport,
+        found,
+        test=tasks.get(found.task).population(data_dir).test,
+        waiting=Waiting(**waiting),
+        run_dir=run_dir,
+        saving=Saving(**saving),
+        on_round=report.on_round,
+        stop=report.stop,
+    )
+
+
+def _configured(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that a run's configuration holds; an empty text is none, since a configuration cannot say that."""
+    given = {name.replace("-", "_"): value for name, value in config.items() if value != ""}
+    return {name: given[name] for name in (*_NUMBERS, *_WAITING) if name in given}
+
+
+def _told(info: Info, measured: Mapping[str, float]) -> None:
+    """Write a line for a round, which `flwr run --stream` shows."""
+    words = "".join(f", {name} {value:.4g}" for name, value in measured.items())
+    logging.getLogger("flwr").info("round %d: loss %.4g%s", info.round + 1, info.loss, words)

@@ -1,0 +1,17 @@
+"""Which fedmime this is, to the last line: processes that work on one run have to be the same."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from importlib.metadata import version
+from pathlib import Path
+
+
+@functools.cache
+def exact() -> str:
+    """The version of this package with a digest of its files, because a checkout changes more often than its number."""
+    total, root = hashlib.sha256(), Path(__file__).parent
+    for path in sorted([*root.rglob("*.py"), *root.rglob("*.[ch]")]):
+        total.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return f"{version('fedmime')}+{total.hexdigest()[:12]}"

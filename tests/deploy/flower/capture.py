@@ -1,0 +1,79 @@
+"""A program that records what TCP carries on an interface, and what the record says: is it TLS, and nothing else?
+
+It uses Linux' packet sockets, so that no other program is needed.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+Flow = tuple[bytes, int, bytes, int]
+_ALL, _IPV4, _TCP = 0x0003, 0x0800, 6
+_TLS = range(20, 25)  # change cipher spec, alert, handshake, application data, heartbeat
+
+
+def record(interface: str, out: Path) -> None:
+    """Write every frame of an interface to a file, each with its length, until this process is ended."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL)) as source, out.open("wb", 0) as file:
+        source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 26)
+        source.bind((interface, 0))
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        while True:
+            frame = source.recv(1 << 18)
+            file.write(struct.pack("<I", len(frame)) + frame)
+
+
+def streams(capture: Path) -> dict[Flow, bytes]:
+    """What each direction of each connection carried, put together in order."""
+    pieces: dict[Flow, dict[int, bytes]] = {}
+    for flow, number, data in _segments(capture):
+        known = pieces.setdefault(flow, {})
+        known[number] = max(known.get(number, b""), data, key=len)
+    found = {}
+    for flow, known in pieces.items():
+        start = min(known)
+        stream = bytearray()
+        for number in sorted(known):
+            at = number - start
+            assert at <= len(stream), f"the capture of {flow} has a gap"
+            stream[at:] = known[number] if at + len(known[number]) > len(stream) else stream[at:]
+        found[flow] = bytes(stream)
+    return found
+
+
+def records(stream: bytes) -> list[int]:
+    """The kinds of the TLS records that a stream is made of; an error if it is made of anything else."""
+    kinds, at = [], 0
+    while at + 5 <= len(stream):
+        kind, version, length = struct.unpack_from(">BHH", stream, at)
+        assert kind in _TLS, f"at {at} there is no TLS record: {stream[at : at + 16]!r}"
+        assert version in (0x0301, 0x0303)
+        assert length <= (1 << 14) + 256
+        kinds.append(kind)
+        at += 5 + length
+    return kinds
+
+
+def _segments(capture: Path) -> Iterator[tuple[Flow, int, bytes]]:
+    """Flow, sequence number and data of every TCP segment that carries something."""
+    text, at = capture.read_bytes(), 0
+    while at + 4 <= len(text):
+        (length,) = struct.unpack_from("<I", text, at)
+        frame, at = text[at + 4 : at + 4 + length], at + 4 + length
+        if len(frame) < 34 or struct.unpack_from(">H", frame, 12)[0] != _IPV4 or frame[23] != _TCP:
+            continue
+        packet = frame[14 : 14 + struct.unpack_from(">H", frame, 16)[0]]
+        header = (packet[0] & 15) * 4
+        source, target, number = struct.unpack_from(">HHI", packet, header)
+        data = packet[header + (packet[header + 12] >> 4) * 4 :]
+        if data:
+            yield (packet[12:16], source, packet[16:20], target), number, data
+
+
+if __name__ == "__main__":
+    record(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,138 @@
+"""Workers: one for a node, started when there is none, replaced when it is stale, ended when it is stuck."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedmime.deploy.flower import hire
+from fedmime.deploy.flower.hire import WorkerFailed
+from fedmime.deploy.flower.worker import Order
+
+HERE = str(Path(__file__).parent)
+DEADLINE = 60.0
+
+
+class Place:
+    """A node's directory, and the process with which its workers end."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.owner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+
+    def ask(self, request: bytes, name: str = "a", deadline: float = DEADLINE) -> bytes:
+        order = Order("echo:node", {"name": name}, (HERE,))
+        return hire.ask(order, self.directory, request, deadline, self.owner.pid)
+
+    def worker(self, name: str = "a") -> int:
+        """The process that answers, which says who it is."""
+        said, process = self.ask(b"who", name).split()
+        assert said.decode() == name
+        return int(process)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    found = Place(tmp_path / "node")
+    yield found
+    found.owner.kill()
+    found.owner.wait()
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def gone(process: int) -> bool:
+    end = time.monotonic() + 20
+    while alive(process) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not alive(process)
+
+
+def test_one_worker_answers_until_its_owner_ends(place: Place) -> None:
+    first = place.worker()
+    assert first != os.getpid()
+    assert place.ask(b"some bytes") == b"some bytes"
+    assert place.worker() == first
+    assert {file.name: file.stat().st_mode & 0o777 for file in place.directory.iterdir()} == {
+        "socket": 0o600, "worker.log": 0o600, "lock": 0o600,
+    }  # fmt: skip
+    assert place.directory.stat().st_mode & 0o777 == 0o700
+    place.owner.kill()
+    place.owner.wait()
+    assert gone(first)
+
+
+def test_messages_at_one_time_share_a_worker(place: Place) -> None:
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(place.worker())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert len(set(found)) == 1
+
+
+def test_a_stale_worker_is_replaced(place: Place) -> None:
+    """Other arguments (another task, other data), or another version of the library."""
+    first = place.worker("a")
+    second = place.worker("b")
+    assert second != first
+    assert gone(first)
+
+
+def test_the_identity_covers_order_and_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Order("echo:node", {"name": "a"}, (HERE,))
+    assert one.identity() == Order("echo:node", {"name": "a"}, (HERE,)).identity()
+    others = [Order("echo:other", {"name": "a"}, (HERE,)), Order("echo:node", {"name": "b"}, (HERE,)),
+              Order("echo:node", {"name": "a"})]  # fmt: skip
+    assert len({order.identity() for order in [one, *others]}) == 4
+    before = one.identity()
+    monkeypatch.setattr("fedmime.deploy.flower.worker.exact", lambda: "0.1.0+changed")
+    assert one.identity() != before
+
+
+def test_after_a_crash_the_next_message_has_a_new_worker(place: Place) -> None:
+    first = place.worker()
+    with pytest.raises(WorkerFailed, match="has ended or dropped the message"):
+        place.ask(b"exit")
+    assert gone(first)
+    assert place.worker() != first
+
+
+def test_an_error_costs_one_message(place: Place) -> None:
+    first = place.worker()
+    with pytest.raises(WorkerFailed, match="dropped the message"):
+        place.ask(b"raise")
+    assert place.worker() == first
+    assert "ValueError: asked for" in (place.directory / "worker.log").read_text()
+
+
+def test_a_worker_that_is_too_slow_is_ended(place: Place) -> None:
+    first = place.worker()
+    with pytest.raises(WorkerFailed, match="has not answered in 1 s and was ended"):
+        place.ask(b"sleep 60", deadline=1.0)
+    assert gone(first)
+    assert place.worker() != first
+
+
+def test_a_worker_that_cannot_start_says_why(place: Place) -> None:
+    with pytest.raises(WorkerFailed, match=r"does not start.*No module named 'nowhere'"):
+        hire.ask(Order("nowhere:node"), place.directory, b"", DEADLINE, place.owner.pid)
+
+
+def test_a_directory_of_others_is_refused(place: Place) -> None:
+    place.directory.mkdir(mode=0o777)
+    place.directory.chmod(0o777)
+    with pytest.raises(PermissionError, match="only you can write to"):
+        place.ask(b"")

@@ -1,0 +1,143 @@
+"""The keeper: no process and no file outlives its launcher, however either of them ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedmime.deploy.flower import launcher as launchers
+from fedmime.deploy.flower.launcher import Launcher
+from fedmime.errors import ClusterError
+
+# A process that starts one in a session of its own, which starts another and leaves it to nobody: as Flower's do.
+_TREE = """
+import os, subprocess, sys, time
+level = int(sys.argv[2])
+with open(sys.argv[1], "a") as file:
+    file.write(f"{os.getpid()}\\n")
+if level:
+    subprocess.Popen([sys.executable, __file__, sys.argv[1], str(level - 1)], start_new_session=True)
+if level != 1:
+    time.sleep(600)
+"""
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def until(true: Callable[[], object], seconds: float = 30.0) -> bool:
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.02)
+    return bool(true())
+
+
+def tree(directory: Path) -> tuple[list[str], Callable[[], list[int]]]:
+    """A command, and the processes that it has led to."""
+    program, seen = directory / "tree.py", directory / "seen"
+    program.write_text(_TREE)
+    found = lambda: [int(line) for line in seen.read_text().split()] if seen.exists() else []
+    return [sys.executable, str(program), str(seen), "2"], found
+
+
+def test_descendants_that_left_end_too(tmp_path: Path) -> None:
+    command, seen = tree(tmp_path)
+    with Launcher(tmp_path / "logs") as launcher:
+        assert launcher.directory.stat().st_mode & 0o777 == 0o700
+        launcher.start("tree", command)
+        assert until(lambda: len(seen()) == 3)
+        assert alive(seen()[0])
+        assert alive(seen()[2])
+        launcher.check()
+    assert not any(map(alive, seen()))
+    assert not launcher.directory.exists()
+
+
+_LAUNCH = """
+import sys, time
+from pathlib import Path
+from fedmime.deploy.flower.launcher import Launcher
+with Launcher(Path(sys.argv[1])) as launcher:
+    print(launcher.directory, flush=True)
+    launcher.start("tree", sys.argv[2:])
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_all_end_with_a_launcher_that_is_killed(number: int, tmp_path: Path) -> None:
+    command, seen = tree(tmp_path)
+    words = [sys.executable, "-c", _LAUNCH, str(tmp_path / "logs"), *command]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        directory = Path(process.stdout.readline().strip())
+        assert until(lambda: len(seen()) == 3)
+        process.send_signal(number)
+    assert until(lambda: not any(map(alive, seen())))
+    assert until(lambda: not directory.exists())
+
+
+def test_all_end_with_a_keeper_that_is_killed(tmp_path: Path) -> None:
+    """Its children die with it; what they have started notices that, as Flower's processes do, or is Flower's fault."""
+    with Launcher(tmp_path / "logs") as launcher:
+        launcher.start("sleep", ["sleep", "600"])
+        launcher.start("echo", ["sh", "-c", f"echo $PPID > {tmp_path}/keeper; exec sleep 600"])
+        assert until(lambda: (tmp_path / "keeper").exists() and (tmp_path / "keeper").read_text().strip())
+        keeper = int((tmp_path / "keeper").read_text())
+        children = [int(name) for name in os.listdir("/proc") if name.isdigit() and parent(int(name)) == keeper]
+        assert len(children) == 2
+        os.kill(keeper, signal.SIGKILL)
+        assert until(lambda: not any(map(alive, children)))
+        with pytest.raises(ClusterError, match="keeps the others was ended"):
+            assert until(lambda: launcher.check() is not None)
+    assert not launcher.directory.exists()
+
+
+def parent(process: int) -> int:
+    try:
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def test_a_process_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
+    with Launcher(tmp_path / "logs") as launcher:
+        launcher.start("server", ["sh", "-c", "echo it is broken; echo; exit 3"])
+        with pytest.raises(ClusterError, match=r"server has ended: it is broken; see .*logs/server.log"):
+            until(lambda: launcher.check() is not None)
+    assert (tmp_path / "logs" / "server.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_nodes_are_started_again(tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    with Launcher(tmp_path / "logs") as launcher:
+        launcher.start("node", ["sh", "-c", f"echo $$ >> {lines}"], again=True)
+        assert until(lambda: lines.exists() and lines.read_text().count("\n") >= 3)
+        launcher.check()
+        launcher.end("node")
+        time.sleep(1.5)
+        before = lines.read_text()
+        time.sleep(1.5)
+        assert lines.read_text() == before
+
+
+def test_nothing_is_reported_home(tmp_path: Path) -> None:
+    with Launcher(tmp_path / "logs") as launcher:
+        launcher.start("env", ["sh", "-c", "env; exec sleep 600"])
+        assert until(lambda: launcher.log("env").exists() and "FLWR_HOME" in launcher.log("env").read_text())
+        told = launcher.log("env").read_text().splitlines()
+        assert {"FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1"} <= set(told)
+        assert f"FLWR_HOME={launcher.directory}/flower-env" in told
+
+
+def test_free_ports_differ() -> None:
+    assert len(set(launchers.free_ports(20))) == 20

@@ -1,0 +1,113 @@
+"""Server and clients in two network namespaces, joined by one link: the commands of two machines, and what crosses."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import fedmime as fm
+from deploy.flower import capture
+from deploy.flower.machine import command, left_over, program, simulated, started
+from fedmime.data import partition
+from fedmime.experiments import tasks
+
+pytest.importorskip("flwr")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="it takes root and the command ip"),
+]
+
+TASK, NODES, ROUNDS, SERVER, PORT = "digits-two-labels", 2, 3, "10.77.0.1", 9092
+
+
+class Machine:
+    """A network namespace."""
+
+    def __init__(self, name: str, home: Path) -> None:
+        self.name, self.home = name, home
+
+    def start(self, words: list[str]) -> subprocess.Popen[str]:
+        return started(["ip", "netns", "exec", self.name, *words], self.home)
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[tuple[Machine, Machine]]:
+    """A server's and the clients' machine."""
+    names = [f"fedmime-{side}-{os.getpid()}" for side in ("server", "clients")]
+    run = lambda *words: subprocess.run(["ip", *words], check=True, capture_output=True)
+    try:
+        for name in names:
+            run("netns", "add", name)
+            run("-n", name, "link", "set", "lo", "up")
+        run("link", "add", "link0", "netns", names[0], "type", "veth", "peer", "name", "link1", "netns", names[1])
+        for number, name in enumerate(names):
+            run("-n", name, "addr", "add", f"10.77.0.{number + 1}/24", "dev", f"link{number}")
+            run("-n", name, "link", "set", f"link{number}", "up")
+        yield Machine(names[0], tmp_path), Machine(names[1], tmp_path)
+    finally:
+        for name in names:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                run("netns", "del", name)
+
+
+@pytest.mark.timeout(290)
+def test_two_machines_share_a_model_and_the_link_carries_tls_only(
+    tmp_path: Path, machines: tuple[Machine, Machine], fact
+) -> None:
+    server, clients = machines
+    federation, out, link = tmp_path / "federation", tmp_path / "run", tmp_path / "link"
+    assert program(["deploy", "keys", federation, "--server", SERVER], 60, tmp_path).returncode == 0
+    population = partition.regroup(tasks.get(TASK).population(None), NODES)
+    for name in population.ids:
+        assert program(["deploy", "keys", tmp_path / name, "--node", name], 60, tmp_path).returncode == 0
+        shutil.copy(tmp_path / name / f"{name}.pub", federation / "nodes")
+        shutil.copy(federation / "ca.crt", tmp_path / name)
+        fm.data.from_arrays({name: population.client(name)}).save(tmp_path / name / "store")
+    with contextlib.ExitStack() as stack:
+
+        def run(machine: Machine, words: list[str]) -> subprocess.Popen[str]:
+            process = stack.enter_context(machine.start(words))
+            stack.callback(process.kill)
+            return process
+
+        recorder = run(server, [sys.executable, capture.__file__, "link0", str(link)])
+        assert recorder.stdout is not None
+        assert recorder.stdout.readline() == "ready\n"
+        asked = ["--nodes", NODES, "--task", TASK, "--algorithm", "mime", "--rounds", ROUNDS, "--out", out]
+        words = command(["deploy", "server", "--keys", federation, "--host", SERVER, "--port", PORT, *asked])
+        serving = run(server, words)
+        nodes = []
+        for name in population.ids:
+            given = ["--key", tmp_path / name / name, "--authority", tmp_path / name / "ca.crt"]
+            given += ["--data", tmp_path / name / "store", "--task", TASK, "--patience", 200]
+            nodes.append(run(clients, command(["deploy", "client", "--server", f"{SERVER}:{PORT}", *given])))
+        said, errors = serving.communicate(timeout=250)
+        assert serving.returncode == 0, errors
+        assert f": {ROUNDS} rounds, accuracy " in said
+        for node in nodes:
+            node.terminate()
+            node.communicate(timeout=30)
+            assert node.returncode == 143
+        recorder.kill()
+        recorder.communicate()
+    deployed, simulation = (jax.tree.leaves(fm.Run.load(path).params) for path in (out, simulated(out, NODES, ROUNDS)))
+    for one, other in zip(deployed, simulation, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    found = capture.streams(link)
+    assert len(found) >= 2 * NODES
+    for flow, stream in found.items():
+        assert PORT in flow
+        assert capture.records(stream)[0] == 22  # it begins with a handshake
+        for word in (b"HTTP", b"fedmime", b"flwr", b"node_0"):
+            assert word not in stream
+    fact("connections between two machines, all of them TLS to the last byte", len(found) / 2)
+    assert left_over(tmp_path) == []
