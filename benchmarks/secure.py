@@ -11,7 +11,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedmime.deploy.secure.client import Member, Stage
+from fedmime.deploy.messages import Stage
+from fedmime.deploy.secure.client import Member
 from fedmime.deploy.secure.fixed_point import Layout, Scaled, levels_of, words_of
 from fedmime.deploy.secure.options import SecureSum
 from fedmime.deploy.secure.server import Exchange, Request

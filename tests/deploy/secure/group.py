@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
 
-from fedmime.deploy.secure.client import Member, Revealed, Stage
+from fedmime.deploy.messages import Stage
+from fedmime.deploy.secure.client import Member, Revealed
 from fedmime.deploy.secure.fixed_point import Layout, words_of
 from fedmime.deploy.secure.options import SecureSum
 from fedmime.deploy.secure.server import Exchange, Request, Total

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 pytest.importorskip("flwr")
 
 from deploy.secure.group import Group, random_levels
+from fedmime.deploy.messages import Stage
 from fedmime.deploy.secure import primitives
-from fedmime.deploy.secure.client import Member, Stage, clients_of
+from fedmime.deploy.secure.client import Member, clients_of
 from fedmime.deploy.secure.fixed_point import words_of
 from fedmime.deploy.secure.options import Refused, SecureSum
 from fedmime.deploy.secure.primitives import PUBLIC_BYTES, SEALED_BYTES
@@ -95,7 +96,7 @@ def test_a_request_without_the_client_itself_is_refused(stage: Stage) -> None:
 def test_no_stage_can_be_repeated_or_left_out() -> None:
     group, exchange = _at(Stage.INPUT)
     member, request = group.members[0], exchange.requests()[0]
-    with pytest.raises(Refused, match="'secure shares' cannot come now: this exchange is at 'secure input'"):
+    with pytest.raises(Refused, match="'shares' cannot come now: this exchange is at 'input'"):
         member.shares(list(request.clients), b"")
     with pytest.raises(Refused, match="comes after a masked message was sent"):
         member.reveal(list(request.clients))

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from fedmime.deploy.messages import MOST_CLIENTS
 from fedmime.deploy.secure.fixed_point import Layout, Scaled, Words, levels_of, shortened, step_of, total_of, words_of
-from fedmime.deploy.secure.options import MOST_CLIENTS, Refused, SecureSum
+from fedmime.deploy.secure.options import Refused, SecureSum
 from fedmime.errors import ConfigError
 
 OPTIONS = SecureSum()

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmime.deploy.secure.options import MOST_CLIENTS, SecureSum
+from fedmime.deploy.messages import MOST_CLIENTS
+from fedmime.deploy.secure.options import SecureSum
 from fedmime.errors import ConfigError
 
 

@@ -6,26 +6,16 @@ group that is too small and any request that would let two different sums be tol
 
 from __future__ import annotations
 
-import enum
 import itertools
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
+from fedmime.deploy.messages import MOST_CLIENTS, Stage
 from fedmime.deploy.secure import primitives
 from fedmime.deploy.secure.fixed_point import Layout, Words
-from fedmime.deploy.secure.options import MOST_CLIENTS, Refused, SecureSum
+from fedmime.deploy.secure.options import Refused, SecureSum
 from fedmime.deploy.secure.primitives import PUBLIC_BYTES, SEALED_BYTES, KeyPair, Letter
 from fedmime.validation import LARGEST_COUNT
-
-
-class Stage(enum.StrEnum):
-    """The requests of an exchange, in order; the names are the kinds of their frames."""
-
-    KEYS = "secure keys"
-    SHARES = "secure shares"
-    INPUT = "secure input"
-    REVEAL = "secure reveal"
-
 
 Revealed = MutableMapping[Any, tuple[int, ...]]
 """For every exchange of a run, by its name, the clients whose sum was revealed. It outlives the exchange: the same
@@ -155,7 +145,7 @@ class Member:
             Refused: too few are left, this client is not among them, or other clients were revealed before.
         """
         if self._stage is not Stage.REVEAL or self._seed:
-            raise Refused(f"{Stage.REVEAL!r} comes after a masked message was sent")
+            raise Refused(f"{Stage.REVEAL.value!r} comes after a masked message was sent")
         survivors = clients_of(clients)
         self._check_size(survivors, self._present)
         if self._revealed.setdefault(self._exchange, survivors) != survivors:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from fedmime.deploy.messages import MOST_CLIENTS
 from fedmime.errors import ConfigError
 from fedmime.validation import Range, count, real
 
 WORD = 32  # bits of the widest integers that are added
-MOST_CLIENTS = 128  # of a group: every client exchanges keys with every other one
 _MAJORITY = Range(lambda v: 0.5 < v <= 1, "lie in (0.5, 1]")
 
 

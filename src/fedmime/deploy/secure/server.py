@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedmime.deploy.messages import Stage
 from fedmime.deploy.secure import primitives
-from fedmime.deploy.secure.client import Stage, with_pairs
+from fedmime.deploy.secure.client import with_pairs
 from fedmime.deploy.secure.fixed_point import Layout, Words, total_of
 from fedmime.deploy.secure.options import Refused, SecureSum
 from fedmime.deploy.secure.primitives import (
