@@ -59,13 +59,13 @@ def _measured(clients: int, entries: int, options: SecureSum, left: int) -> list
         asked = list(request.clients)
         if request.stage is Stage.KEYS:
             members[number] = Member(options, number, 0, {})
-            return members[number].keys()
+            return members[number].keys(asked)
         if request.stage is Stage.SHARES:
             return members[number].shares(asked, request.payload)
         if request.stage is Stage.INPUT:
             members[number].receive(asked, request.payload)
             levels = levels_of(message, options, np.random.default_rng(number))
-            return members[number].masked(words_of(levels, [0.0] * 4), layout)
+            return members[number].masked(words_of(levels, [0.0] * 4))
         return members[number].reveal(asked)
 
     for stage in Stage:

@@ -32,13 +32,13 @@ class Group:
         clients = list(request.clients)
         if request.stage is Stage.KEYS:
             self.members[client] = Member(self.options, client, self.name, self.revealed[client])
-            return self.members[client].keys()
+            return self.members[client].keys(clients)
         member = self.members[client]
         if request.stage is Stage.SHARES:
             return member.shares(clients, request.payload)
         if request.stage is Stage.INPUT:
             member.receive(clients, request.payload)
-            return member.masked(words_of(self.levels[client], [client]), self.layout)
+            return member.masked(words_of(self.levels[client], [client]))
         return member.reveal(clients)
 
     def exchange(self) -> Exchange:

@@ -38,6 +38,13 @@ def test_a_group_that_is_too_small_gets_no_shares() -> None:
         group.members[0].shares([0, 1], keys[0] + keys[1])
 
 
+def test_groups_that_hide_nobody_or_whose_sum_does_not_fit_get_no_keys() -> None:
+    with pytest.raises(Refused, match="at least 3 are needed, got 2"):
+        Member(SecureSum(), 0, 0, {}).keys([0, 1])
+    with pytest.raises(Refused, match="a group must have 3 to 4 clients with minimum=3 and bits=30, got 5"):
+        Member(SecureSum(30), 0, 0, {}).keys([0, 1, 2, 3, 4])
+
+
 @pytest.mark.parametrize("stage", [Stage.INPUT, Stage.REVEAL])
 def test_too_few_clients_get_no_message_and_no_shares(stage: Stage) -> None:
     group, exchange = _at(stage)
@@ -82,7 +89,7 @@ def test_of_no_client_both_secrets_are_given() -> None:
 def test_clients_that_were_not_there_before_are_refused(stage: Stage) -> None:
     group, exchange = _at(stage)
     request = exchange.requests()[0]
-    with pytest.raises(Refused, match=r"took no part in the stage before|keys of 6 clients have"):
+    with pytest.raises(Refused, match="took no part in the stage before"):
         group.answer(0, request._replace(clients=(*request.clients, 9)))
 
 
@@ -101,13 +108,13 @@ def test_no_stage_can_be_repeated_or_left_out() -> None:
     with pytest.raises(Refused, match="comes after a masked message was sent"):
         member.reveal(list(request.clients))
     with pytest.raises(Refused, match="masked once"):
-        member.masked(words_of(FIVE[0], [0]), group.layout)
+        member.masked(words_of(FIVE[0], [0]))
     member.receive(list(request.clients), request.payload)
     with pytest.raises(Refused, match="comes after a masked message was sent"):
         member.reveal(list(request.clients))
-    member.masked(words_of(FIVE[0], [0]), group.layout)
+    member.masked(words_of(FIVE[0], [0]))
     with pytest.raises(Refused, match="masked once"):
-        member.masked(words_of(FIVE[1], [0]), group.layout)
+        member.masked(words_of(FIVE[1], [0]))
     with pytest.raises(Refused, match="cannot come now"):
         member.receive(list(request.clients), request.payload)
 
@@ -186,6 +193,6 @@ def test_a_client_keeps_its_own_threshold() -> None:
     exchange = group.exchange()
     strict = Member(SecureSum(minimum=5), 0, 0, {})
     keys = {client: group.answer(client, request) for client, request in exchange.requests().items()}
-    strict.keys()
+    strict.keys(list(range(5)))
     with pytest.raises(Refused, match="at least 5 are needed, got 4"):
         strict.shares([0, 1, 2, 3], b"".join(keys[client] for client in range(4)))

@@ -15,6 +15,7 @@ from fedmime.deploy.secure import primitives
 from fedmime.deploy.secure.fixed_point import Layout, Words
 from fedmime.deploy.secure.options import Refused, SecureSum
 from fedmime.deploy.secure.primitives import PUBLIC_BYTES, SEALED_BYTES, KeyPair, Letter
+from fedmime.errors import ConfigError
 from fedmime.validation import LARGEST_COUNT
 
 Revealed = MutableMapping[Any, tuple[int, ...]]
@@ -49,7 +50,8 @@ class Member:
         self._options, self._client = options, client
         self._exchange, self._revealed = exchange, revealed
         self._mask_keys, self._letter_keys = primitives.new_keys(), primitives.new_keys()
-        self._group: tuple[int, ...] = ()  # who has sent keys
+        self._asked: tuple[int, ...] = ()  # who was asked for keys
+        self._group: tuple[int, ...] = ()  # who has sent them
         self._present: tuple[int, ...] = ()  # who has sent shares, too
         self._public: dict[int, bytes] = {}  # the others' keys from which pairwise masks follow
         self._letter_key: dict[int, bytes] = {}
@@ -57,9 +59,23 @@ class Member:
         self._held: dict[int, Letter] = {}  # shares of the group's secrets, by their owner
         self._stage = Stage.KEYS
 
-    def keys(self) -> bytes:
-        """The two public keys of this client; the answer to `Stage.KEYS`."""
+    def keys(self, clients: Any) -> bytes:
+        """The two public keys of this client.
+
+        Args:
+            clients: everybody who is asked for keys.
+
+        Raises:
+            Refused: they are too few to hide this client, or too many for their sum to be exact.
+        """
         self._enter(Stage.KEYS)
+        asked = clients_of(clients)
+        self._check_size(asked, asked)
+        try:
+            self._options.check_group(len(asked))
+        except ConfigError as problem:
+            raise Refused(str(problem)) from None
+        self._asked = asked
         return self._mask_keys.public + self._letter_keys.public
 
     def shares(self, clients: Any, keys: bytes) -> bytes:
@@ -74,7 +90,7 @@ class Member:
         """
         self._enter(Stage.SHARES)
         group = clients_of(clients)
-        self._check_size(group, group)
+        self._check_size(group, self._asked)
         publics = _publics(group, keys)
         if publics[self._client] != (self._mask_keys.public, self._letter_keys.public):
             raise Refused("the group has other keys for this client than it sent")
@@ -123,10 +139,11 @@ class Member:
             self._held[client] = letter
         self._present = present
 
-    def masked(self, words: Words, layout: Layout) -> bytes:
-        """The message of this client under its masks; the answer to `Stage.INPUT` after `receive`."""
-        if not self._present or self._stage is not Stage.REVEAL or not self._seed:
+    def masked(self, words: Words) -> bytes:
+        """The message of this client under its masks, after it has received the others' shares."""
+        if not self._present or not self._seed:
             raise Refused("a message is masked once, after the shares of the others have come")
+        layout = Layout(len(words.entries), len(words.figures) - 1, self._options.width(len(self._asked)))
         masked = words.plus(Words.mask(self._seed, layout))
         self._seed = b""
         others = {client: public for client, public in self._public.items() if client in self._present}
