@@ -28,7 +28,8 @@ MESSAGE = np.array([0.3, -0.1])
 
 
 def _compute(ask: Ask, payload: bytes) -> Contribution:
-    assert payload == b"arrays"
+    if payload != b"arrays":
+        raise FrameError("it has other arrays")
     random = [np.random.default_rng([ask.client, number]) for number in range(2)]
     update = np.array([0.2 * ask.client])
     return Contribution([[MESSAGE]], [update], [update], (2.0, 0.5), [1.5, ask.client], random)
@@ -126,5 +127,5 @@ def test_hostile_requests_for_messages_do_no_harm(start: int, data: bytes, inser
     exchange, nodes = _play(Stage.INPUT)
     request, payload = _request(1, exchange.requests()[1])
     changed = payload[:start] + data + payload[start if insert else start + len(data) :]
-    with contextlib.suppress(Refused, FrameError, AssertionError):  # the test's node knows what its arrays are
+    with contextlib.suppress(Refused, FrameError):
         assert len(nodes[1].answer(request, changed)) == exchange.reply_bytes
