@@ -47,6 +47,12 @@ def test_the_norm_is_that_of_all_arrays_together_before_weights() -> None:
     np.testing.assert_allclose(levels, [0.3, 0.8], atol=1e-5)
 
 
+def test_an_array_that_is_averaged_and_summed_counts_once_in_the_norm() -> None:
+    moved = np.array([3.0, 4.0])
+    levels = levels_of(Scaled([moved, moved], [0.5, 1.0], 1.0), OPTIONS, np.random.default_rng(0))
+    np.testing.assert_allclose(levels * step_of(1.0, OPTIONS), [0.3, 0.4, 0.6, 0.8], atol=2e-5)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_messages_and_figures_that_are_not_finite_are_refused(bad: float) -> None:
     with pytest.raises(Refused, match="NaN or infinite"):

@@ -55,7 +55,7 @@ def test_the_sums_are_those_of_the_rounded_messages(weights: list[float], seed: 
 
 def test_a_sum_that_no_clipped_messages_have_is_refused() -> None:
     levels = np.full(10, 3 * ((1 << 15) - 1))
-    with pytest.raises(Refused, match="the sum of 3 messages that are clipped to 2 is longer than possible"):
+    with pytest.raises(Refused, match="the sum of 3 messages clipped to 2 is longer than possible"):
         sums_of_parts(levels, _parts(1.0), 3, OPTIONS)
 
 

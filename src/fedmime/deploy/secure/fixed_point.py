@@ -10,7 +10,7 @@ sum tells whether all masks were removed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
 import jax
@@ -95,10 +95,11 @@ class Scaled(NamedTuple):
     """The arrays of a message that are clipped together, with the weight of each array."""
 
     arrays: Sequence[np.ndarray]
+    """An array that stands here twice, for example to be averaged and to be summed, counts once in the norm."""
     weights: Sequence[float]
     """In [0, 1]: a client's weight divided by the largest one of the group; 1 for arrays that are summed unweighted."""
     norm: float
-    """C, the largest Euclidean norm of all arrays together."""
+    """C, the largest Euclidean norm of all different arrays together."""
 
 
 def step_of(norm: float, options: SecureSum) -> float:
@@ -122,7 +123,8 @@ def shortened(norm: float, entries: int, options: SecureSum) -> float:
 def levels_of(message: Scaled, options: SecureSum, random: np.random.Generator) -> np.ndarray:
     """The integers of a message [entries], int64, none of them longer than `options.bits` bits.
 
-    Whatever the arrays hold, the integers times the step have a norm of at most `message.norm`.
+    Whatever the arrays hold, the integers of all different arrays have a norm of at most `message.norm` divided by the
+    step.
 
     Args:
         random: decides the rounding.
@@ -130,17 +132,21 @@ def levels_of(message: Scaled, options: SecureSum, random: np.random.Generator) 
     Raises:
         Refused: the message is not finite. Nobody could find out after it was masked.
     """
-    values = [np.asarray(array, np.float64).ravel() for array in message.arrays]
-    flat = np.concatenate([*values, np.zeros(0)])
+    flat, different = _row(message.arrays), _row({id(array): array for array in message.arrays}.values())
     largest = np.abs(flat).max(initial=0.0)
     if not np.isfinite(largest):
         raise Refused("the message has entries that are NaN or infinite")
-    length = largest * float(np.linalg.norm(flat / largest)) if largest else 0.0  # squares could overflow
+    length = largest * float(np.linalg.norm(different / largest)) if largest else 0.0  # squares could overflow
     most = shortened(message.norm, flat.size, options)
-    weights = np.repeat(np.asarray(message.weights, np.float64), [value.size for value in values])
+    weights = np.repeat(np.asarray(message.weights, np.float64), [np.size(array) for array in message.arrays])
     scaled = flat * min(1.0, most / length if length else 1.0) * weights / step_of(message.norm, options)
     below = np.floor(scaled)
     return (below + (random.random(flat.size) < scaled - below)).astype(np.int64)
+
+
+def _row(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    """The entries of all arrays [entries], float64."""
+    return np.concatenate([*(np.asarray(array, np.float64).ravel() for array in arrays), np.zeros(0)])
 
 
 def words_of(levels: np.ndarray, figures: Sequence[float]) -> Words:

@@ -76,24 +76,16 @@ def sums_of_parts(
         clients: how many messages were added.
 
     Raises:
-        Refused: a sum is longer than that of so many clipped messages: somebody did not clip.
+        Refused: the sum of an array is longer than that of so many clipped messages: somebody did not clip.
     """
     sums, start = [], 0
     for part in parts:
-        flat = levels[start : start + part.entries] * step_of(part.norm, options)
-        start += part.entries
-        if np.linalg.norm(flat) > clients * part.norm * (1 + 1e-9):
-            raise Refused(f"the sum of {clients} messages that are clipped to {part.norm:g} is longer than possible")
-        sums.append(_arrays(flat, part))
+        sums.append([])
+        for shape, largest in zip(part.shapes, part.largest, strict=True):
+            size = math.prod(shape.shape)
+            total = levels[start : start + size] * step_of(part.norm, options)
+            start += size
+            if np.linalg.norm(total) > clients * part.norm * (1 + 1e-9):
+                raise Refused(f"the sum of {clients} messages clipped to {part.norm:g} is longer than possible")
+            sums[-1].append((total * largest).astype(shape.dtype).reshape(shape.shape))
     return sums
-
-
-def _arrays(flat: np.ndarray, part: Part) -> list[np.ndarray]:
-    """The arrays of a part from its entries, multiplied by the weights that clients were divided by."""
-    arrays, start = [], 0
-    for shape, largest in zip(part.shapes, part.largest, strict=True):
-        size = math.prod(shape.shape)
-        array = flat[start : start + size].reshape(shape.shape) * largest
-        arrays.append(array.astype(shape.dtype))
-        start += size
-    return arrays

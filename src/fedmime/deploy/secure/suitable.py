@@ -31,7 +31,7 @@ def check_run(options: SecureSum, algorithm: Algorithm, aggregator: Aggregator, 
 
 def _check_aggregator(aggregator: Aggregator) -> None:
     clips = [one for one in aggregator.encoders if isinstance(one, Clip)]
-    others = [one for one in aggregator.encoders if not isinstance(one, Clip)]
+    others: list[object] = [one for one in aggregator.encoders if not isinstance(one, Clip)]
     if not aggregator.combiner.linear:
         others.append(aggregator.combiner)
     if others or aggregator.feedback:
