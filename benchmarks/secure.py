@@ -13,6 +13,7 @@ from rich.table import Table
 
 from fedmime.deploy.messages import Stage
 from fedmime.deploy.secure.client import Member
+from fedmime.deploy.secure.disclosures import Disclosures
 from fedmime.deploy.secure.fixed_point import Layout, Scaled, levels_of, words_of
 from fedmime.deploy.secure.options import SecureSum
 from fedmime.deploy.secure.server import Exchange, Request
@@ -53,12 +54,12 @@ def _measured(clients: int, entries: int, options: SecureSum, left: int) -> list
     exchange, members = Exchange(options, range(clients), layout), {}
     server, client, up, keys, down = _Clock(), _Clock(), 0, 0, 0
     message = Scaled([np.random.default_rng(0).normal(size=entries)], [1.0], 1.0)
-    Member(options, 0, 0, {})  # imports what is needed, outside of the measurement
+    Member(options, 0, "one", Disclosures())  # imports what is needed, outside of the measurement
 
     def answer(number: int, request: Request) -> bytes:
         asked = list(request.clients)
         if request.stage is Stage.KEYS:
-            members[number] = Member(options, number, 0, {})
+            members[number] = Member(options, number, "one", Disclosures())
             return members[number].keys(asked)
         if request.stage is Stage.SHARES:
             return members[number].shares(asked, request.payload)

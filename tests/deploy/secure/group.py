@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import numpy as np
 
 from fedmime.deploy.messages import Stage
-from fedmime.deploy.secure.client import Member, Revealed
+from fedmime.deploy.secure.client import Member
+from fedmime.deploy.secure.disclosures import Disclosures
 from fedmime.deploy.secure.fixed_point import Layout, words_of
 from fedmime.deploy.secure.options import SecureSum
 from fedmime.deploy.secure.server import Exchange, Request, Total
@@ -19,11 +20,11 @@ Silent = Collection[tuple[Stage, int]]
 class Group:
     """Clients with integers as messages; each has one figure, its position."""
 
-    def __init__(self, levels: Mapping[int, np.ndarray], options: SecureSum = DEFAULT, name: object = 0) -> None:
+    def __init__(self, levels: Mapping[int, np.ndarray], options: SecureSum = DEFAULT, name: str = "one") -> None:
         self.levels, self.options = levels, options
         self.layout = Layout(len(next(iter(levels.values()))), 1, options.width(len(levels)))
         self.members: dict[int, Member] = {}
-        self.revealed: dict[int, Revealed] = {client: {} for client in levels}
+        self.disclosures = {client: Disclosures() for client in levels}
         self.name = name
         self.sent: dict[tuple[Stage, int], bytes] = {}
 
@@ -31,7 +32,7 @@ class Group:
         """A client's reply to a request, as it is sent."""
         clients = list(request.clients)
         if request.stage is Stage.KEYS:
-            self.members[client] = Member(self.options, client, self.name, self.revealed[client])
+            self.members[client] = Member(self.options, client, self.name, self.disclosures[client])
             return self.members[client].keys(clients)
         member = self.members[client]
         if request.stage is Stage.SHARES:

@@ -15,6 +15,7 @@ from deploy.secure.group import Group, random_levels
 from fedmime.deploy.messages import Stage
 from fedmime.deploy.secure import primitives
 from fedmime.deploy.secure.client import Member, clients_of
+from fedmime.deploy.secure.disclosures import Disclosures
 from fedmime.deploy.secure.fixed_point import words_of
 from fedmime.deploy.secure.options import Refused, SecureSum
 from fedmime.deploy.secure.primitives import PUBLIC_BYTES, SEALED_BYTES
@@ -40,9 +41,9 @@ def test_a_group_that_is_too_small_gets_no_shares() -> None:
 
 def test_groups_that_hide_nobody_or_whose_sum_does_not_fit_get_no_keys() -> None:
     with pytest.raises(Refused, match="at least 3 are needed, got 2"):
-        Member(SecureSum(), 0, 0, {}).keys([0, 1])
+        Member(SecureSum(), 0, "one", Disclosures()).keys([0, 1])
     with pytest.raises(Refused, match="a group must have 3 to 4 clients with minimum=3 and bits=30, got 5"):
-        Member(SecureSum(30), 0, 0, {}).keys([0, 1, 2, 3, 4])
+        Member(SecureSum(30), 0, "one", Disclosures()).keys([0, 1, 2, 3, 4])
 
 
 @pytest.mark.parametrize("stage", [Stage.INPUT, Stage.REVEAL])
@@ -191,7 +192,7 @@ def test_a_client_keeps_its_own_threshold() -> None:
     """A server that plays with a lower one gets nothing of a client that has a higher one."""
     group = Group(FIVE)
     exchange = group.exchange()
-    strict = Member(SecureSum(minimum=5), 0, 0, {})
+    strict = Member(SecureSum(minimum=5), 0, "one", Disclosures())
     keys = {client: group.answer(client, request) for client, request in exchange.requests().items()}
     strict.keys(list(range(5)))
     with pytest.raises(Refused, match="at least 5 are needed, got 4"):

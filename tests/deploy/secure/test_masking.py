@@ -14,7 +14,7 @@ pytest.importorskip("flwr")
 
 from fedmime.deploy.messages import NEVER, Ask, Mask, Stage, packed
 from fedmime.deploy.protocol import FrameError
-from fedmime.deploy.secure.client import Revealed
+from fedmime.deploy.secure.disclosures import Disclosures
 from fedmime.deploy.secure.fixed_point import Layout, step_of
 from fedmime.deploy.secure.masking import Contribution, Masking
 from fedmime.deploy.secure.options import Refused, SecureSum
@@ -48,8 +48,7 @@ def _request(client: int, request: Request, **changes: Any) -> tuple[Mask, bytes
 
 def _play(until: Stage | None = None) -> tuple[Exchange, dict[int, Masking]]:
     """Three nodes and a server; up to a stage, or all of them."""
-    revealed: dict[int, Revealed] = {client: {} for client in CLIENTS}
-    nodes = {client: Masking(OPTIONS, revealed[client], _compute) for client in CLIENTS}
+    nodes = {client: Masking(OPTIONS, Disclosures(), _compute) for client in CLIENTS}
     exchange = Exchange(OPTIONS, CLIENTS, Layout(4, 2, OPTIONS.width(3)))
     for stage in Stage:
         if stage is until:
@@ -101,7 +100,7 @@ def test_an_exchange_that_was_given_up_is_forgotten() -> None:
 
 def test_nothing_is_answered_before_an_exchange_was_begun() -> None:
     with pytest.raises(Refused, match="no exchange has been begun"):
-        Masking(OPTIONS, {}, _compute).answer(*_request(1, Request(Stage.REVEAL, CLIENTS)))
+        Masking(OPTIONS, Disclosures(), _compute).answer(*_request(1, Request(Stage.REVEAL, CLIENTS)))
 
 
 @pytest.mark.parametrize("changes", [{"round": 4}, {"client": 4}, {"train": False}, {"gradients": "prime"}], ids=str)

@@ -7,20 +7,17 @@ group that is too small and any request that would let two different sums be tol
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedmime.deploy.messages import MOST_CLIENTS, Stage
 from fedmime.deploy.secure import primitives
+from fedmime.deploy.secure.disclosures import Disclosures
 from fedmime.deploy.secure.fixed_point import Layout, Words
 from fedmime.deploy.secure.options import Refused, SecureSum
 from fedmime.deploy.secure.primitives import PUBLIC_BYTES, SEALED_BYTES, KeyPair, Letter
 from fedmime.errors import ConfigError
 from fedmime.validation import LARGEST_COUNT
-
-Revealed = MutableMapping[Any, tuple[int, ...]]
-"""For every exchange of a run, by its name, the clients whose sum was revealed. It outlives the exchange: the same
-messages, asked for once more, must not be revealed as part of another sum."""
 
 
 def clients_of(value: Any) -> tuple[int, ...]:
@@ -42,13 +39,13 @@ class Member:
     Args:
         options: the client's own.
         client: its position in the population.
-        exchange: what the exchange is called in `revealed`; the same messages must have the same name.
-        revealed: what was revealed in this run so far; it is added to.
+        exchange: what the exchange is called among the disclosures; the same messages must have the same name.
+        disclosures: what was revealed in this run so far.
     """
 
-    def __init__(self, options: SecureSum, client: int, exchange: Any, revealed: Revealed) -> None:
+    def __init__(self, options: SecureSum, client: int, exchange: str, disclosures: Disclosures) -> None:
         self._options, self._client = options, client
-        self._exchange, self._revealed = exchange, revealed
+        self._exchange, self._disclosures = exchange, disclosures
         self._mask_keys, self._letter_keys = primitives.new_keys(), primitives.new_keys()
         self._asked: tuple[int, ...] = ()  # who was asked for keys
         self._group: tuple[int, ...] = ()  # who has sent them
@@ -165,7 +162,7 @@ class Member:
             raise Refused(f"{Stage.REVEAL.value!r} comes after a masked message was sent")
         survivors = clients_of(clients)
         self._check_size(survivors, self._present)
-        if self._revealed.setdefault(self._exchange, survivors) != survivors:
+        if not self._disclosures.admit(self._exchange, survivors):
             raise Refused("the sum over another set of clients was revealed before, and two sums would tell them apart")
         letters = [self._held[client] for client in self._present]
         return b"".join(letter.seed if letter.sender in survivors else letter.secret for letter in letters)

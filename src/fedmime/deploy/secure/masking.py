@@ -14,7 +14,8 @@ import numpy as np
 from fedmime.deploy.messages import Ask, Mask, Stage, opened
 from fedmime.deploy.protocol import Frame, FrameError, unpack
 from fedmime.deploy.secure import primitives
-from fedmime.deploy.secure.client import Member, Revealed
+from fedmime.deploy.secure.client import Member
+from fedmime.deploy.secure.disclosures import Disclosures
 from fedmime.deploy.secure.fixed_point import Scaled
 from fedmime.deploy.secure.options import Refused, SecureSum
 from fedmime.deploy.secure.parts import words_of_parts
@@ -38,18 +39,23 @@ class Contribution(NamedTuple):
     """For each gradient, then for the update if there is one, what decides its rounding."""
 
 
+Compute = Callable[[Ask, bytes], Contribution]
+
+
 class Masking:
     """One node's part in all exchanges of a run.
 
     Args:
         options: the node's own, whatever the server has.
-        revealed: what was revealed in this run so far; it is added to.
+        disclosures: what was revealed in this run so far.
         compute: what the node makes of an `Ask` and its payload.
     """
 
-    def __init__(self, options: SecureSum, revealed: Revealed, compute: Callable[[Ask, bytes], Contribution]) -> None:
+    def __init__(
+        self, options: SecureSum, disclosures: Disclosures, compute: Callable[[Ask, bytes], Contribution]
+    ) -> None:
         primitives.check_installed()
-        self._options, self._revealed, self._compute = options, revealed, compute
+        self._options, self._disclosures, self._compute = options, disclosures, compute
         self._member: Member | None = None
         self._begun: Mask | None = None
 
@@ -62,8 +68,8 @@ class Masking:
         """
         stage, clients = Stage(request.stage), list(request.clients)
         if stage is Stage.KEYS:
-            name = (request.run, request.round, request.gradients, request.train)
-            self._member, self._begun = Member(self._options, request.client, name, self._revealed), request
+            name = f"{request.round} {request.gradients}{' train' * request.train}"
+            self._member, self._begun = Member(self._options, request.client, name, self._disclosures), request
             return self._member.keys(clients)
         member = self._current(request)
         if stage is Stage.SHARES:
