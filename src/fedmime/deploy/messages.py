@@ -179,7 +179,7 @@ class Refusal(NamedTuple):
 
 
 Message = Hello | Profile | Ask | Answer | Mask | Masked | Refusal
-M = TypeVar("M", Hello, Profile, Ask, Answer, Mask, Masked, Refusal)
+M = TypeVar("M", bound=Message)
 
 
 class _Field(NamedTuple):

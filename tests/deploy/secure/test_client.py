@@ -17,7 +17,7 @@ from fedmime.deploy.secure import primitives
 from fedmime.deploy.secure.client import Member, clients_of
 from fedmime.deploy.secure.disclosures import Disclosures
 from fedmime.deploy.secure.fixed_point import words_of
-from fedmime.deploy.secure.options import Refused, SecureSum
+from fedmime.deploy.secure.options import MaskError, SecureSum
 from fedmime.deploy.secure.primitives import PUBLIC_BYTES, SEALED_BYTES
 from fedmime.deploy.secure.server import Exchange
 
@@ -35,14 +35,14 @@ def test_a_group_that_is_too_small_gets_no_shares() -> None:
     group = Group(FIVE)
     exchange = group.exchange()
     keys = {client: group.answer(client, request) for client, request in exchange.requests().items()}
-    with pytest.raises(Refused, match="at least 3 are needed, got 2"):
+    with pytest.raises(MaskError, match="at least 3 are needed, got 2"):
         group.members[0].shares([0, 1], keys[0] + keys[1])
 
 
 def test_groups_that_hide_nobody_or_whose_sum_does_not_fit_get_no_keys() -> None:
-    with pytest.raises(Refused, match="at least 3 are needed, got 2"):
+    with pytest.raises(MaskError, match="at least 3 are needed, got 2"):
         Member(SecureSum(), 0, "one", Disclosures()).keys([0, 1])
-    with pytest.raises(Refused, match="a group must have 3 to 4 clients with minimum=3 and bits=30, got 5"):
+    with pytest.raises(MaskError, match="a group must have 3 to 4 clients with minimum=3 and bits=30, got 5"):
         Member(SecureSum(30), 0, "one", Disclosures()).keys([0, 1, 2, 3, 4])
 
 
@@ -50,7 +50,7 @@ def test_groups_that_hide_nobody_or_whose_sum_does_not_fit_get_no_keys() -> None
 def test_too_few_clients_get_no_message_and_no_shares(stage: Stage) -> None:
     group, exchange = _at(stage)
     few = exchange.requests()[0]._replace(clients=(0, 1, 2))
-    with pytest.raises(Refused, match="at least 4 are needed, got 3"):
+    with pytest.raises(MaskError, match="at least 4 are needed, got 3"):
         group.answer(0, few._replace(payload=few.payload[: 2 * SEALED_BYTES]))
 
 
@@ -59,7 +59,7 @@ def test_the_sum_over_other_clients_is_not_revealed_after_one_was() -> None:
     request = exchange.requests()[0]
     first = group.answer(0, request)
     assert group.answer(0, request) == first
-    with pytest.raises(Refused, match="the sum over another set of clients was revealed before"):
+    with pytest.raises(MaskError, match="the sum over other clients was revealed before"):
         group.answer(0, request._replace(clients=(0, 1, 2, 3)))
 
 
@@ -69,7 +69,7 @@ def test_the_same_messages_are_not_revealed_in_another_sum_by_another_exchange()
     group.total()
     np.testing.assert_array_equal(group.total().clients, range(5))
     exchange = group.play([(Stage.INPUT, 4)], until=Stage.INPUT)
-    with pytest.raises(Refused, match="was revealed before"):
+    with pytest.raises(MaskError, match="was revealed before"):
         group.answer(0, exchange.requests()[0])
     group.name = "another round"
     assert group.total([(Stage.INPUT, 4), (Stage.REVEAL, 4)]).clients == (0, 1, 2, 3)
@@ -90,33 +90,33 @@ def test_of_no_client_both_secrets_are_given() -> None:
 def test_clients_that_were_not_there_before_are_refused(stage: Stage) -> None:
     group, exchange = _at(stage)
     request = exchange.requests()[0]
-    with pytest.raises(Refused, match="took no part in the stage before"):
+    with pytest.raises(MaskError, match="took no part in the stage before"):
         group.answer(0, request._replace(clients=(*request.clients, 9)))
 
 
 @pytest.mark.parametrize("stage", list(Stage)[1:])
 def test_a_request_without_the_client_itself_is_refused(stage: Stage) -> None:
     group, exchange = _at(stage)
-    with pytest.raises(Refused, match="this client is not among"):
+    with pytest.raises(MaskError, match="this client is not among"):
         group.answer(0, exchange.requests()[0]._replace(clients=(1, 2, 3, 4)))
 
 
 def test_no_stage_can_be_repeated_or_left_out() -> None:
     group, exchange = _at(Stage.INPUT)
     member, request = group.members[0], exchange.requests()[0]
-    with pytest.raises(Refused, match="'shares' cannot come now: this exchange is at 'input'"):
+    with pytest.raises(MaskError, match="'shares' cannot come now: this exchange is at 'input'"):
         member.shares(list(request.clients), b"")
-    with pytest.raises(Refused, match="comes after a masked message was sent"):
+    with pytest.raises(MaskError, match="comes after a masked message was sent"):
         member.reveal(list(request.clients))
-    with pytest.raises(Refused, match="masked once"):
+    with pytest.raises(MaskError, match="masked once"):
         member.masked(words_of(FIVE[0], [0]))
     member.receive(list(request.clients), request.payload)
-    with pytest.raises(Refused, match="comes after a masked message was sent"):
+    with pytest.raises(MaskError, match="comes after a masked message was sent"):
         member.reveal(list(request.clients))
     member.masked(words_of(FIVE[0], [0]))
-    with pytest.raises(Refused, match="masked once"):
+    with pytest.raises(MaskError, match="masked once"):
         member.masked(words_of(FIVE[1], [0]))
-    with pytest.raises(Refused, match="cannot come now"):
+    with pytest.raises(MaskError, match="cannot come now"):
         member.receive(list(request.clients), request.payload)
 
 
@@ -124,7 +124,7 @@ def test_keys_that_are_not_the_clients_own_are_refused() -> None:
     group, exchange = _at(Stage.SHARES)
     request = exchange.requests()[0]
     foreign = primitives.new_keys().public + primitives.new_keys().public
-    with pytest.raises(Refused, match="the group has other keys for this client than it sent"):
+    with pytest.raises(MaskError, match="the group has other keys for this client than it sent"):
         group.answer(0, request._replace(payload=foreign + request.payload[2 * PUBLIC_BYTES :]))
 
 
@@ -132,14 +132,14 @@ def test_one_key_for_two_clients_is_refused() -> None:
     group, exchange = _at(Stage.SHARES)
     request = exchange.requests()[0]
     again = request.payload[: -2 * PUBLIC_BYTES] + request.payload[2 * PUBLIC_BYTES : 4 * PUBLIC_BYTES]
-    with pytest.raises(Refused, match="two public keys are the same"):
+    with pytest.raises(MaskError, match="two public keys are the same"):
         group.answer(0, request._replace(payload=again))
 
 
 def test_letters_for_another_client_are_refused() -> None:
     group, exchange = _at(Stage.INPUT)
     request = exchange.requests()[0]
-    with pytest.raises(Refused, match="changed on its way or is meant for another exchange"):
+    with pytest.raises(MaskError, match="changed on its way or is meant for another exchange"):
         group.answer(0, request._replace(payload=exchange.requests()[4].payload))
 
 
@@ -147,7 +147,7 @@ def test_a_clients_own_letters_are_not_taken_for_those_of_others() -> None:
     """Both ends of a pair have the same key, so a server can send a letter back to its writer."""
     group, exchange = _at(Stage.INPUT)
     request = exchange.requests()[0]
-    with pytest.raises(Refused, match="client 1 has sealed shares that are not this client's"):
+    with pytest.raises(MaskError, match="client 1 has sealed shares that are not this client's"):
         group.answer(0, request._replace(payload=group.sent[Stage.SHARES, 0]))
 
 
@@ -161,7 +161,7 @@ def test_hostile_payloads_are_refused(stage: Stage, data: bytes, right_length: b
     if stage is Stage.REVEAL:
         group.answer(0, request._replace(payload=data))  # it has no payload to look at
         return
-    with pytest.raises(Refused):
+    with pytest.raises(MaskError):
         group.answer(0, request._replace(payload=data))
 
 
@@ -176,7 +176,7 @@ _ANYTHING: Any = st.recursive(
 def test_lists_of_clients_hold_increasing_positions_only(value: Any) -> None:
     try:
         found = clients_of(value)
-    except Refused:
+    except MaskError:
         return
     assert list(found) == sorted(set(value))
     assert all(type(one) is int and one >= 0 for one in found)
@@ -184,7 +184,7 @@ def test_lists_of_clients_hold_increasing_positions_only(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [[], [1, 1], [2, 1], [-1, 0], [True, 2], [0, 2**31], list(range(129)), "01", None])
 def test_other_lists_are_refused(value: Any) -> None:
-    with pytest.raises(Refused, match="positions in increasing order"):
+    with pytest.raises(MaskError, match="positions in increasing order"):
         clients_of(value)
 
 
@@ -195,5 +195,5 @@ def test_a_client_keeps_its_own_threshold() -> None:
     strict = Member(SecureSum(minimum=5), 0, "one", Disclosures())
     keys = {client: group.answer(client, request) for client, request in exchange.requests().items()}
     strict.keys(list(range(5)))
-    with pytest.raises(Refused, match="at least 5 are needed, got 4"):
+    with pytest.raises(MaskError, match="at least 5 are needed, got 4"):
         strict.shares([0, 1, 2, 3], b"".join(keys[client] for client in range(4)))

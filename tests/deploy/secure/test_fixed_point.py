@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from fedmime.deploy.messages import MOST_CLIENTS
 from fedmime.deploy.secure.fixed_point import Layout, Scaled, Words, levels_of, shortened, step_of, total_of, words_of
-from fedmime.deploy.secure.options import Refused, SecureSum
+from fedmime.deploy.secure.options import MaskError, SecureSum
 from fedmime.errors import ConfigError
 
 OPTIONS = SecureSum()
@@ -55,9 +55,9 @@ def test_an_array_that_is_averaged_and_summed_counts_once_in_the_norm() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_messages_and_figures_that_are_not_finite_are_refused(bad: float) -> None:
-    with pytest.raises(Refused, match="NaN or infinite"):
+    with pytest.raises(MaskError, match="NaN or infinite"):
         levels_of(Scaled([np.array([1.0, bad])], [1.0], 1.0), OPTIONS, np.random.default_rng(0))
-    with pytest.raises(Refused, match="figures must be finite"):
+    with pytest.raises(MaskError, match="figures must be finite"):
         words_of(np.zeros(1, np.int64), [bad])
 
 
@@ -92,7 +92,7 @@ def test_a_mask_that_was_not_removed_is_noticed() -> None:
     layout = Layout(1, 1, 22)
     words = words_of(np.array([5]), [1.0])
     masked = words.plus(Words.mask(bytes(16), layout))
-    with pytest.raises(Refused, match="masks do not cancel"):
+    with pytest.raises(MaskError, match="masks do not cancel"):
         total_of(masked, layout, 1)
     assert total_of(masked.minus(Words.mask(bytes(16), layout)), layout, 1)[0] == 5
 
@@ -103,7 +103,7 @@ def test_any_bytes_of_the_right_length_are_words_and_others_are_refused(
 ) -> None:
     layout = Layout(entries, figures, width)
     if len(data) != layout.nbytes:
-        with pytest.raises(Refused, match=f"must have {layout.nbytes} bytes, got {len(data)}"):
+        with pytest.raises(MaskError, match=f"must have {layout.nbytes} bytes, got {len(data)}"):
             Words.unpack(data, layout)
     else:
         assert len(Words.unpack(data, layout).entries) == entries

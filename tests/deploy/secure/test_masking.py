@@ -17,7 +17,7 @@ from fedmime.deploy.protocol import FrameError
 from fedmime.deploy.secure.disclosures import Disclosures
 from fedmime.deploy.secure.fixed_point import Layout, step_of
 from fedmime.deploy.secure.masking import Contribution, Masking
-from fedmime.deploy.secure.options import Refused, SecureSum
+from fedmime.deploy.secure.options import MaskError, SecureSum
 from fedmime.deploy.secure.server import Exchange, Request
 
 RUN, NONCE, EXCHANGE = "0" * 32, "f" * 32, "e" * 32
@@ -86,7 +86,7 @@ def test_the_server_gets_weighted_sums() -> None:
 def test_requests_of_another_exchange_are_refused(stage: Stage, changes: dict[str, Any]) -> None:
     exchange, nodes = _play(stage)
     request, payload = _request(1, exchange.requests()[1])
-    with pytest.raises(Refused, match=f"the exchange that is under way has another {next(iter(changes))}"):
+    with pytest.raises(MaskError, match=f"the exchange that is under way has another {next(iter(changes))}"):
         nodes[1].answer(request._replace(**changes), payload)
 
 
@@ -94,12 +94,12 @@ def test_an_exchange_that_was_given_up_is_forgotten() -> None:
     """A new exchange takes the place of the old one, whose shares are then gone."""
     exchange, nodes = _play(Stage.REVEAL)
     nodes[1].answer(*_request(1, Request(Stage.KEYS, CLIENTS), exchange="1" * 32))
-    with pytest.raises(Refused, match="has another exchange"):
+    with pytest.raises(MaskError, match="has another exchange"):
         nodes[1].answer(*_request(1, exchange.requests()[1]))
 
 
 def test_nothing_is_answered_before_an_exchange_was_begun() -> None:
-    with pytest.raises(Refused, match="no exchange has been begun"):
+    with pytest.raises(MaskError, match="no exchange has been begun"):
         Masking(OPTIONS, Disclosures(), _compute).answer(*_request(1, Request(Stage.REVEAL, CLIENTS)))
 
 
@@ -116,7 +116,7 @@ def test_a_message_that_is_not_finite_stays_on_the_node(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         nodes[1], "_compute", lambda *arguments: _compute(*arguments)._replace(send=[np.array([np.nan])])
     )
-    with pytest.raises(Refused, match="NaN or infinite"):
+    with pytest.raises(MaskError, match="NaN or infinite"):
         nodes[1].answer(*_request(1, exchange.requests()[1]))
 
 
@@ -126,5 +126,5 @@ def test_hostile_requests_for_messages_do_no_harm(start: int, data: bytes, inser
     exchange, nodes = _play(Stage.INPUT)
     request, payload = _request(1, exchange.requests()[1])
     changed = payload[:start] + data + payload[start if insert else start + len(data) :]
-    with contextlib.suppress(Refused, FrameError):
+    with contextlib.suppress(MaskError, FrameError):
         assert len(nodes[1].answer(request, changed)) == exchange.reply_bytes

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedmime.deploy.secure.fixed_point import Scaled, Words, levels_of, step_of, total_of
-from fedmime.deploy.secure.options import Refused, SecureSum
+from fedmime.deploy.secure.options import MaskError, SecureSum
 from fedmime.deploy.secure.parts import Part, layout_of, sums_of_parts, words_of_parts
 from fedmime.errors import ConfigError
 
@@ -55,7 +55,7 @@ def test_the_sums_are_those_of_the_rounded_messages(weights: list[float], seed: 
 
 def test_a_sum_that_no_clipped_messages_have_is_refused() -> None:
     levels = np.full(10, 3 * ((1 << 15) - 1))
-    with pytest.raises(Refused, match="the sum of 3 messages clipped to 2 is longer than possible"):
+    with pytest.raises(MaskError, match="the sum of 3 messages clipped to 2 is longer than possible"):
         sums_of_parts(levels, _parts(1.0), 3, OPTIONS)
 
 

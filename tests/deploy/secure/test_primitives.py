@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("flwr")
 
 from fedmime.deploy.secure import primitives
-from fedmime.deploy.secure.options import Refused
+from fedmime.deploy.secure.options import MaskError
 from fedmime.deploy.secure.primitives import SEALED_BYTES, SECRET_BYTES, SEED_BYTES, Letter
 
 LETTER = Letter(3, 4, bytes(36), bytes(range(68)))
@@ -31,7 +31,7 @@ def test_as_many_shares_as_needed_recover_a_secret_and_fewer_do_not(length: int)
     assert primitives.joined(shares[2:], length) == secret
     assert [primitives.numbered(share, 1) for share in shares] == [False, True, False, False, False]
     for few in (shares[:2], shares[3:]):
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(MaskError):
             assert primitives.joined(few, length) != secret
 
 
@@ -43,7 +43,7 @@ def test_a_private_key_is_restored_from_its_shares() -> None:
 
 @pytest.mark.parametrize("secret", [bytes(48), b"\xff" * 48])
 def test_numbers_that_are_no_private_key_are_refused(secret: bytes) -> None:
-    with pytest.raises(Refused, match="do not belong together"):
+    with pytest.raises(MaskError, match="do not belong together"):
         primitives.restored_keys(secret)
 
 
@@ -52,13 +52,13 @@ def test_a_sealed_letter_opens_with_its_key_only() -> None:
     sealed = primitives.seal(key, LETTER)
     assert len(sealed) == SEALED_BYTES
     assert primitives.opened(key, sealed) == LETTER
-    with pytest.raises(Refused, match="changed on its way"):
+    with pytest.raises(MaskError, match="changed on its way"):
         primitives.opened(other, sealed)
 
 
 def test_a_letter_with_other_lengths_is_refused() -> None:
     key = primitives.agreed_key(primitives.new_keys(), primitives.new_keys().public)
-    with pytest.raises(Refused, match="shares must have 36 and 68 bytes"):
+    with pytest.raises(MaskError, match="shares must have 36 and 68 bytes"):
         primitives.opened(key, primitives.seal(key, LETTER._replace(seed=bytes(37), secret=bytes(67))))
 
 
@@ -66,9 +66,9 @@ def test_a_letter_with_other_lengths_is_refused() -> None:
 @given(st.binary(max_size=400))
 def test_foreign_bytes_are_refused(data: bytes) -> None:
     key = b"A" * 43 + b"="
-    with pytest.raises(Refused):
+    with pytest.raises(MaskError):
         primitives.opened(key, data)
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(MaskError):
         primitives.point(data)
 
 

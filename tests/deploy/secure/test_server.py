@@ -14,7 +14,7 @@ pytest.importorskip("flwr")
 from deploy.secure.group import Group, random_levels
 from fedmime.deploy.messages import Stage
 from fedmime.deploy.secure.fixed_point import Words
-from fedmime.deploy.secure.options import Refused, SecureSum
+from fedmime.deploy.secure.options import MaskError, SecureSum
 from fedmime.deploy.secure.primitives import PUBLIC_BYTES
 from fedmime.deploy.secure.server import Aborted
 from fedmime.errors import ConfigError
@@ -114,11 +114,11 @@ def test_hostile_replies_cost_their_sender_only(stage: Stage, data: bytes, right
                     reply = (data * (len(reply) // max(len(data), 1) + 1))[: len(reply)] if right_length else data
                 try:
                     exchange.take(client, reply)
-                except Refused:
+                except MaskError:
                     assert client == hostile
             exchange.advance()
         total = exchange.total()
-    except (Aborted, Refused):
+    except (Aborted, MaskError):
         return
     honest = tuple(client for client in total.clients if client != hostile)
     assert len(honest) == 5
@@ -151,7 +151,7 @@ def test_keys_of_another_client_are_refused_before_anybody_sees_them() -> None:
     first = group.answer(2, exchange.requests()[2])
     exchange.take(2, first)
     for copied in (first, first[PUBLIC_BYTES:] + first[:PUBLIC_BYTES]):
-        with pytest.raises(Refused, match="two public keys are the same"):
+        with pytest.raises(MaskError, match="two public keys are the same"):
             exchange.take(3, copied)
 
 
@@ -160,9 +160,9 @@ def test_replies_that_nobody_asked_for_are_refused() -> None:
     exchange = group.exchange()
     reply = group.answer(2, exchange.requests()[2])
     exchange.take(2, reply)
-    with pytest.raises(Refused, match="client 2 was not asked, or has answered before"):
+    with pytest.raises(MaskError, match="client 2 was not asked, or has answered before"):
         exchange.take(2, reply)
-    with pytest.raises(Refused, match="client 4 was not asked"):
+    with pytest.raises(MaskError, match="client 4 was not asked"):
         exchange.take(4, reply)
 
 
@@ -170,7 +170,7 @@ def test_shares_that_are_not_the_clients_own_are_refused() -> None:
     group = Group(SIX)
     exchange = group.play(until=Stage.INPUT)
     reply = group.answer(3, exchange.requests()[3])
-    with pytest.raises(Refused, match="client 2 has revealed shares that are not its own"):
+    with pytest.raises(MaskError, match="client 2 has revealed shares that are not its own"):
         exchange.take(2, reply)
 
 

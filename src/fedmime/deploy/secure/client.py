@@ -14,7 +14,7 @@ from fedmime.deploy.messages import MOST_CLIENTS, Stage
 from fedmime.deploy.secure import primitives
 from fedmime.deploy.secure.disclosures import Disclosures
 from fedmime.deploy.secure.fixed_point import Layout, Words
-from fedmime.deploy.secure.options import Refused, SecureSum
+from fedmime.deploy.secure.options import MaskError, SecureSum
 from fedmime.deploy.secure.primitives import PUBLIC_BYTES, SEALED_BYTES, KeyPair, Letter
 from fedmime.errors import ConfigError
 from fedmime.validation import LARGEST_COUNT
@@ -24,12 +24,12 @@ def clients_of(value: Any) -> tuple[int, ...]:
     """A list of clients as it stands in a request: positions in the population, in increasing order.
 
     Raises:
-        Refused: it is anything else.
+        MaskError: it is anything else.
     """
     sound = isinstance(value, list | tuple) and 0 < len(value) <= MOST_CLIENTS
     sound = sound and all(type(one) is int and 0 <= one <= LARGEST_COUNT for one in value)
     if not sound or any(a >= b for a, b in itertools.pairwise(value)):
-        raise Refused(f"clients must be 1 to {MOST_CLIENTS} different positions in increasing order")
+        raise MaskError(f"clients must be 1 to {MOST_CLIENTS} different positions in increasing order")
     return tuple(value)
 
 
@@ -63,7 +63,7 @@ class Member:
             clients: everybody who is asked for keys.
 
         Raises:
-            Refused: they are too few to hide this client, or too many for their sum to be exact.
+            MaskError: they are too few to hide this client, or too many for their sum to be exact.
         """
         self._enter(Stage.KEYS)
         asked = clients_of(clients)
@@ -71,7 +71,7 @@ class Member:
         try:
             self._options.check_group(len(asked))
         except ConfigError as problem:
-            raise Refused(str(problem)) from None
+            raise MaskError(str(problem)) from None
         self._asked = asked
         return self._mask_keys.public + self._letter_keys.public
 
@@ -83,14 +83,14 @@ class Member:
             keys: theirs, in the same order.
 
         Raises:
-            Refused: the group is too small, or the keys are not sound.
+            MaskError: the group is too small, or the keys are not sound.
         """
         self._enter(Stage.SHARES)
         group = clients_of(clients)
         self._check_size(group, self._asked)
         publics = _publics(group, keys)
         if publics[self._client] != (self._mask_keys.public, self._letter_keys.public):
-            raise Refused("the group has other keys for this client than it sent")
+            raise MaskError("the group has other keys for this client than it sent")
         self._group = group
         self._public = {client: public for client, (public, _) in publics.items() if client != self._client}
         self._letter_key = {
@@ -118,28 +118,28 @@ class Member:
             sealed: what the others of them have sealed for this client, in the same order.
 
         Raises:
-            Refused: too few are left, or the shares are not sound.
+            MaskError: too few are left, or the shares are not sound.
         """
         self._enter(Stage.INPUT)
         present = clients_of(clients)
         self._check_size(present, self._group)
         others = [client for client in present if client != self._client]
         if len(sealed) != len(others) * SEALED_BYTES:
-            raise Refused(f"{len(others)} sealed shares have {len(others) * SEALED_BYTES} bytes, got {len(sealed)}")
+            raise MaskError(f"{len(others)} sealed shares have {len(others) * SEALED_BYTES} bytes, got {len(sealed)}")
         place = self._group.index(self._client)
         for number, client in enumerate(others):
             start = number * SEALED_BYTES
             letter = primitives.opened(self._letter_key[client], sealed[start : start + SEALED_BYTES])
             right = (letter.sender, letter.receiver) == (client, self._client)
             if not right or not all(primitives.numbered(share, place) for share in (letter.seed, letter.secret)):
-                raise Refused(f"client {client} has sealed shares that are not this client's")
+                raise MaskError(f"client {client} has sealed shares that are not this client's")
             self._held[client] = letter
         self._present = present
 
     def masked(self, words: Words) -> bytes:
         """The message of this client under its masks, after it has received the others' shares."""
         if not self._present or not self._seed:
-            raise Refused("a message is masked once, after the shares of the others have come")
+            raise MaskError("a message is masked once, after the shares of the others have come")
         layout = Layout(len(words.entries), len(words.figures) - 1, self._options.width(len(self._asked)))
         masked = words.plus(Words.mask(self._seed, layout))
         self._seed = b""
@@ -156,33 +156,33 @@ class Member:
             clients: everybody whose masked message has arrived.
 
         Raises:
-            Refused: too few are left, this client is not among them, or other clients were revealed before.
+            MaskError: too few are left, this client is not among them, or other clients were revealed before.
         """
         if self._stage is not Stage.REVEAL or self._seed:
-            raise Refused(f"{Stage.REVEAL.value!r} comes after a masked message was sent")
+            raise MaskError(f"{Stage.REVEAL.value!r} comes after a masked message was sent")
         survivors = clients_of(clients)
         self._check_size(survivors, self._present)
         if not self._disclosures.admit(self._exchange, survivors):
-            raise Refused("the sum over another set of clients was revealed before, and two sums would tell them apart")
+            raise MaskError("the sum over other clients was revealed before, and two sums would tell them apart")
         letters = [self._held[client] for client in self._present]
         return b"".join(letter.seed if letter.sender in survivors else letter.secret for letter in letters)
 
     def _enter(self, stage: Stage) -> None:
         """Begin a stage, once; the next one is then the only one that can follow."""
         if self._stage is not stage:
-            raise Refused(f"{stage.value!r} cannot come now: this exchange is at {self._stage.value!r}")
+            raise MaskError(f"{stage.value!r} cannot come now: this exchange is at {self._stage.value!r}")
         stages = list(Stage)
         self._stage = stages[stages.index(stage) + 1]
 
     def _check_size(self, clients: tuple[int, ...], among: tuple[int, ...]) -> None:
         """Refuse a set of clients that this client is not in, that is no part of an earlier one, or that is small."""
         if self._client not in clients:
-            raise Refused("this client is not among the clients of the request")
+            raise MaskError("this client is not among the clients of the request")
         if not set(clients) <= set(among):
-            raise Refused("the request has clients that took no part in the stage before")
+            raise MaskError("the request has clients that took no part in the stage before")
         group = len(self._group) or len(clients)
         if len(clients) < (needed := self._options.needed(group)):
-            raise Refused(f"too few clients to hide this one: at least {needed} are needed, got {len(clients)}")
+            raise MaskError(f"too few clients to hide this one: at least {needed} are needed, got {len(clients)}")
 
 
 def with_pairs(words: Words, client: int, keys: KeyPair, others: Mapping[int, bytes], layout: Layout) -> Words:
@@ -203,8 +203,8 @@ def _publics(group: Sequence[int], keys: bytes) -> dict[int, tuple[bytes, bytes]
     """The two public keys of every client of a group."""
     each = 2 * PUBLIC_BYTES
     if len(keys) != len(group) * each:
-        raise Refused(f"the keys of {len(group)} clients have {len(group) * each} bytes, got {len(keys)}")
+        raise MaskError(f"the keys of {len(group)} clients have {len(group) * each} bytes, got {len(keys)}")
     parts = [keys[start : start + PUBLIC_BYTES] for start in range(0, len(keys), PUBLIC_BYTES)]
     if len(set(parts)) < len(parts):
-        raise Refused("two public keys are the same")
+        raise MaskError("two public keys are the same")
     return {client: (parts[2 * place], parts[2 * place + 1]) for place, client in enumerate(group)}

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from fedmime.aggregation import wire
-from fedmime.deploy.secure.options import WORD, Refused, SecureSum
+from fedmime.deploy.secure.options import WORD, MaskError, SecureSum
 from fedmime.deploy.secure.primitives import random_bytes
 from fedmime.errors import ConfigError
 
@@ -83,10 +83,10 @@ class Words(NamedTuple):
         """What was packed; every string of the right length is a message.
 
         Raises:
-            Refused: the length is another one.
+            MaskError: the length is another one.
         """
         if len(data) != layout.nbytes:
-            raise Refused(f"a masked message must have {layout.nbytes} bytes, got {len(data)}")
+            raise MaskError(f"a masked message must have {layout.nbytes} bytes, got {len(data)}")
         entries, figures = wire.unpack(data, layout.wire())
         return cls(entries.numbers.astype(np.uint32), figures)
 
@@ -130,12 +130,12 @@ def levels_of(message: Scaled, options: SecureSum, random: np.random.Generator) 
         random: decides the rounding.
 
     Raises:
-        Refused: the message is not finite. Nobody could find out after it was masked.
+        MaskError: the message is not finite. Nobody could find out after it was masked.
     """
     flat, different = _row(message.arrays), _row({id(array): array for array in message.arrays}.values())
     largest = np.abs(flat).max(initial=0.0)
     if not np.isfinite(largest):
-        raise Refused("the message has entries that are NaN or infinite")
+        raise MaskError("the message has entries that are NaN or infinite")
     length = largest * float(np.linalg.norm(different / largest)) if largest else 0.0  # squares could overflow
     most = shortened(message.norm, flat.size, options)
     weights = np.repeat(np.asarray(message.weights, np.float64), [np.size(array) for array in message.arrays])
@@ -157,11 +157,11 @@ def words_of(levels: np.ndarray, figures: Sequence[float]) -> Words:
         figures: numbers that are summed beside them; what is larger than 2^32 is cut off.
 
     Raises:
-        Refused: a figure is not finite.
+        MaskError: a figure is not finite.
     """
     values = np.asarray(figures, np.float64)
     if not np.isfinite(values).all():
-        raise Refused(f"figures must be finite, got {values.tolist()}")
+        raise MaskError(f"figures must be finite, got {values.tolist()}")
     steps = np.rint(np.clip(values, -_MOST_FIGURE, _MOST_FIGURE) / _FIGURE_STEP).astype(np.int64)
     counted = np.concatenate([np.ones(1, np.int64), steps])
     return Words(levels.astype(np.uint32), counted.astype(np.uint64))
@@ -174,10 +174,10 @@ def total_of(words: Words, layout: Layout, clients: int) -> tuple[np.ndarray, np
         clients: how many messages were added.
 
     Raises:
-        Refused: a mask was not removed, because a client sent wrong shares.
+        MaskError: a mask was not removed, because a client sent wrong shares.
     """
     if int(words.figures[0]) != clients:
-        raise Refused("the masks do not cancel: a client sent wrong shares")
+        raise MaskError("the masks do not cancel: a client sent wrong shares")
     shift = WORD - layout.width
     entries = (words.entries << np.uint32(shift)).view(np.int32) >> shift
     return entries.astype(np.int64), words.figures[1:].view(np.int64) * _FIGURE_STEP

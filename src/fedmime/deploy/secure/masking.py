@@ -11,15 +11,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedmime.deploy.messages import Ask, Mask, Stage, opened
-from fedmime.deploy.protocol import Frame, FrameError, unpack
+from fedmime.deploy.messages import MOST_CLIENTS, Ask, Mask, Stage, opened
+from fedmime.deploy.protocol import MOST_HEADER_BYTES, Frame, FrameError, unpack
 from fedmime.deploy.secure import primitives
 from fedmime.deploy.secure.client import Member
 from fedmime.deploy.secure.disclosures import Disclosures
 from fedmime.deploy.secure.fixed_point import Scaled
-from fedmime.deploy.secure.options import Refused, SecureSum
+from fedmime.deploy.secure.options import MaskError, SecureSum
 from fedmime.deploy.secure.parts import words_of_parts
 from fedmime.deploy.secure.primitives import SEALED_BYTES
+
+MOST_BESIDE = MOST_CLIENTS * SEALED_BYTES + 2 * MOST_HEADER_BYTES
+"""The most bytes of a request beside the arrays of an `Ask`."""
 
 
 class Contribution(NamedTuple):
@@ -63,7 +66,7 @@ class Masking:
         """The payload of the reply to a request.
 
         Raises:
-            Refused: the request does not belong here, or answering it would reveal too much.
+            MaskError: the request does not belong here, or answering it would reveal too much.
             FrameError: the request for messages holds no sound `Ask`.
         """
         stage, clients = Stage(request.stage), list(request.clients)
@@ -90,10 +93,10 @@ class Masking:
         """The exchange that a request belongs to: the last one that was begun."""
         begun = self._begun
         if self._member is None or begun is None:
-            raise Refused("no exchange has been begun")
+            raise MaskError("no exchange has been begun")
         same = ("run", "round", "exchange", "client", "gradients", "train", "weights")
         if differing := [name for name in same if getattr(request, name) != getattr(begun, name)]:
-            raise Refused(f"the exchange that is under way has another {differing[0]}")
+            raise MaskError(f"the exchange that is under way has another {differing[0]}")
         return self._member
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 from fedmime.deploy.messages import MOST_CLIENTS
 from fedmime.errors import ConfigError
-from fedmime.validation import Range, count, real
+from fedmime.validation import Range, count, made, real
 
 WORD = 32  # bits of the widest integers that are added
 _MAJORITY = Range(lambda v: 0.5 < v <= 1, "lie in (0.5, 1]")
 
 
-class Refused(ValueError):
-    """What arrived does not belong to this stage of the protocol, or answering it would reveal too much."""
+class MaskError(ValueError):
+    """What arrived does not belong to this stage of a masked sum, or answering it would reveal too much."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,3 +61,9 @@ class SecureSum:
         if not self.minimum <= clients <= most:
             accepted = f"{self.minimum} to {most} clients with minimum={self.minimum} and bits={self.bits}"
             raise ConfigError(f"secure: a group must have {accepted}, got {clients}")
+
+
+def check_secure(owner: str, value: Any) -> SecureSum | None:
+    """Check the argument `secure` of a server or a node."""
+    words = "be fm.deploy.SecureSum(…) or None"
+    return None if value is None else made(owner, "secure", value, SecureSum, words)

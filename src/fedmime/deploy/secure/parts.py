@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from fedmime.deploy.secure.fixed_point import Layout, Scaled, Words, levels_of, shortened, step_of, words_of
-from fedmime.deploy.secure.options import Refused, SecureSum
+from fedmime.deploy.secure.options import MaskError, SecureSum
 
 
 class Part(NamedTuple):
@@ -59,7 +59,7 @@ def words_of_parts(
         random: a generator for each part, which decides its rounding.
 
     Raises:
-        Refused: something is not finite.
+        MaskError: something is not finite.
     """
     levels = [levels_of(message, options, draw) for message, draw in zip(messages, random, strict=True)]
     return words_of(np.concatenate([*levels, np.zeros(0, np.int64)]), figures)
@@ -76,7 +76,7 @@ def sums_of_parts(
         clients: how many messages were added.
 
     Raises:
-        Refused: the sum of an array is longer than that of so many clipped messages: somebody did not clip.
+        MaskError: the sum of an array is longer than that of so many clipped messages: somebody did not clip.
     """
     sums, start = [], 0
     for part in parts:
@@ -86,6 +86,6 @@ def sums_of_parts(
             total = levels[start : start + size] * step_of(part.norm, options)
             start += size
             if np.linalg.norm(total) > clients * part.norm * (1 + 1e-9):
-                raise Refused(f"the sum of {clients} messages clipped to {part.norm:g} is longer than possible")
+                raise MaskError(f"the sum of {clients} messages clipped to {part.norm:g} is longer than possible")
             sums[-1].append((total * largest).astype(shape.dtype).reshape(shape.shape))
     return sums

@@ -5,7 +5,7 @@ Diffie-Hellman on P-384 with HKDF, Fernet, and Shamir's scheme. Masks come from 
 `cryptography` package that Flower is built on. Flower's own generator of masks is not used: it folds each seed into 32
 bits, which can be searched, and seeds a Mersenne Twister with them, whose output can be predicted.
 
-Every function that takes foreign bytes raises `Refused` for those it cannot use.
+Every function that takes foreign bytes raises `MaskError` for those it cannot use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedmime.deploy.secure.options import Refused
+from fedmime.deploy.secure.options import MaskError
 from fedmime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def restored_keys(secret: bytes) -> KeyPair:
     try:
         return _pair(ec.derive_private_key(int.from_bytes(secret, "big"), ec.SECP384R1()))
     except ValueError:
-        raise Refused("the shares of a private key do not belong together") from None
+        raise MaskError("the shares of a private key do not belong together") from None
 
 
 def secret_of(keys: KeyPair) -> bytes:
@@ -108,7 +108,7 @@ def point(public: bytes) -> EllipticCurvePublicKey:
     try:
         return ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP384R1(), public)
     except ValueError:
-        raise Refused("a public key is no point of the curve") from None
+        raise MaskError("a public key is no point of the curve") from None
 
 
 def new_seed() -> bytes:
@@ -145,9 +145,9 @@ def joined(shares: Sequence[bytes], length: int) -> bytes:
     try:
         secret = combine_shares(list(shares))
     except ValueError:
-        raise Refused("the shares of a secret do not belong together") from None
+        raise MaskError("the shares of a secret do not belong together") from None
     if len(secret) != length:
-        raise Refused(f"a shared secret must have {length} bytes, got {len(secret)}")
+        raise MaskError(f"a shared secret must have {length} bytes, got {len(secret)}")
     return secret
 
 
@@ -168,10 +168,10 @@ def opened(key: bytes, sealed: bytes) -> Letter:
     try:
         text = decrypt(key, sealed)
     except InvalidToken:
-        raise Refused("a sealed share was changed on its way or is meant for another exchange") from None
+        raise MaskError("a sealed share was changed on its way or is meant for another exchange") from None
     letter = Letter(*share_keys_plaintext_separate(text))
     if (len(letter.seed), len(letter.secret)) != (SEED_SHARE_BYTES, SECRET_SHARE_BYTES):
-        raise Refused(f"shares must have {SEED_SHARE_BYTES} and {SECRET_SHARE_BYTES} bytes")
+        raise MaskError(f"shares must have {SEED_SHARE_BYTES} and {SECRET_SHARE_BYTES} bytes")
     return letter
 
 

@@ -16,7 +16,7 @@ from fedmime.deploy.messages import Stage
 from fedmime.deploy.secure import primitives
 from fedmime.deploy.secure.client import with_pairs
 from fedmime.deploy.secure.fixed_point import Layout, Words, total_of
-from fedmime.deploy.secure.options import Refused, SecureSum
+from fedmime.deploy.secure.options import MaskError, SecureSum
 from fedmime.deploy.secure.primitives import (
     PUBLIC_BYTES,
     SEALED_BYTES,
@@ -64,7 +64,8 @@ class Exchange:
         options.check_group(len(clients))
         self._options, self._layout = options, layout
         self.stage = Stage.KEYS
-        self.clients: tuple[int, ...] = tuple(sorted(clients))
+        self._asked = tuple(sorted(clients))
+        self.clients = self._asked
         """Who takes part in the current stage."""
         self._group: tuple[int, ...] = ()  # who has sent keys
         self._present: tuple[int, ...] = ()  # who has sent shares, too
@@ -73,6 +74,17 @@ class Exchange:
         self._sealed: dict[int, bytes] = {}
         self._sum = Words.zeros(layout)
         self._revealed: Mapping[int, bytes] = {}
+
+    @property
+    def needed(self) -> int:
+        """How many clients must answer the current stage: a fraction of those who have sent keys."""
+        return self._options.needed(len(self._group) or len(self._replies))
+
+    @property
+    def most_bytes(self) -> int:
+        """The most bytes that a sound reply to any stage has."""
+        clients = len(self._asked)
+        return max(2 * PUBLIC_BYTES, clients * SEALED_BYTES, clients * SECRET_SHARE_BYTES, self._layout.nbytes)
 
     @property
     def reply_bytes(self) -> int:
@@ -98,12 +110,12 @@ class Exchange:
         """Take a client's reply to the current stage.
 
         Raises:
-            Refused: it is not sound, or not asked for; the client counts as one that did not answer.
+            MaskError: it is not sound, or not asked for; the client counts as one that did not answer.
         """
         if client not in self.clients or client in self._replies:
-            raise Refused(f"client {client} was not asked, or has answered before")
+            raise MaskError(f"client {client} was not asked, or has answered before")
         if len(payload) != self.reply_bytes:
-            raise Refused(f"a reply to {self.stage.value!r} has {self.reply_bytes} bytes, got {len(payload)}")
+            raise MaskError(f"a reply to {self.stage.value!r} has {self.reply_bytes} bytes, got {len(payload)}")
         if self.stage is Stage.KEYS:
             self._check_keys(payload)
         elif self.stage is Stage.INPUT:
@@ -119,10 +131,10 @@ class Exchange:
         Raises:
             Aborted: they are too few.
         """
-        left, group = tuple(sorted(self._replies)), len(self._group) or len(self._replies)
-        if len(left) < self._options.needed(group):
-            needed = f"at least {self._options.needed(group)} are needed"
-            raise Aborted(f"{len(left)} of {len(self.clients)} clients answered {self.stage.value!r}; {needed}")
+        left = tuple(sorted(self._replies))
+        if len(left) < self.needed:
+            words = f"{len(left)} of {len(self.clients)} clients answered {self.stage.value!r}"
+            raise Aborted(f"{words}; at least {self.needed} are needed")
         if self.stage is Stage.KEYS:
             self._group, self._keys = left, self._replies
         elif self.stage is Stage.SHARES:
@@ -144,7 +156,7 @@ class Exchange:
             for owner, where in zip(self._present, self._slices(), strict=True):
                 words = self._unmasked(words, owner, where)
             return Total(self.clients, *total_of(words, self._layout, len(self.clients)))
-        except Refused as problem:
+        except MaskError as problem:
             raise Aborted(str(problem)) from None
 
     def _unmasked(self, words: Words, owner: int, where: slice) -> Words:
@@ -153,14 +165,14 @@ class Exchange:
         Args:
             where: where the shares of its secret are in what every client has revealed.
         """
-        sent, needed = owner in self.clients, self._options.needed(len(self._group))
-        shares = [self._revealed[client][where] for client in sorted(self._revealed)[:needed]]
+        sent = owner in self.clients
+        shares = [self._revealed[client][where] for client in sorted(self._revealed)[: self.needed]]
         secret = primitives.joined(shares, SEED_BYTES if sent else SECRET_BYTES)
         if sent:
             return words.minus(Words.mask(secret, self._layout))
         keys = primitives.restored_keys(secret)
         if keys.public != self._keys[owner][:PUBLIC_BYTES]:
-            raise Refused(f"the shares of client {owner}'s private key give another key")
+            raise MaskError(f"the shares of client {owner}'s private key give another key")
         others = {client: self._keys[client][:PUBLIC_BYTES] for client in self.clients}
         return with_pairs(words, owner, keys, others, self._layout)
 
@@ -186,10 +198,10 @@ class Exchange:
             primitives.point(key)
         taken = {part for reply in self._replies.values() for part in (reply[:PUBLIC_BYTES], reply[PUBLIC_BYTES:])}
         if len(keys) < 2 or keys & taken:
-            raise Refused("two public keys are the same")
+            raise MaskError("two public keys are the same")
 
     def _check_shares(self, client: int, payload: bytes) -> None:
         """Refuse shares that are not those that the client was given."""
         place = self._group.index(client)
         if not all(primitives.numbered(payload[where], place) for where in self._slices()):
-            raise Refused(f"client {client} has revealed shares that are not its own")
+            raise MaskError(f"client {client} has revealed shares that are not its own")
