@@ -4,3 +4,7 @@ A deployed round is a simulated one whose back end asks nodes elsewhere: `backen
 the client's. Both only exchange byte strings (`protocol.py`), so any transport serves; `flower/` is the one that comes
 with the library.
 """
+
+from fedmime.deploy.secure.options import SecureSum
+
+__all__ = ["SecureSum"]

@@ -19,9 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmime.aggregation.broadcaster import Broadcaster
+from fedmime.aggregation.communication import Cost
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
 from fedmime.aggregation.gate import Reason
-from fedmime.algorithms.algorithm import Message
+from fedmime.algorithms.algorithm import Algorithm, Message
 from fedmime.deploy.dialect import Dialect, JaxDialect, Offer
 from fedmime.deploy.fleet import Fleet
 from fedmime.deploy.layout import Layout, layout_of
@@ -97,6 +98,13 @@ class Round:
         self.heard: set[int] = set()  # clients that have sent something, sound or not
         self.trained: list[int] = []  # clients whose update was accepted
 
+    def note(self, inbox: Inbox) -> None:
+        """Remember who has sent a message, and who is left out."""
+        self.refused |= inbox.refused
+        self.strays += inbox.strays
+        self.heard |= {self.work.cohort.members[place].client for place in inbox.received}
+        self.heard |= {client for client, reason in inbox.refused.items() if reason not in _SILENT}
+
 
 class DeployedBackend:
     """Clients elsewhere; see `fedmime.engine.backends.backend.Backend`.
@@ -127,6 +135,10 @@ class DeployedBackend:
         """See `Backend.noise_key`. Clients know the round's key, so the noise follows from the server's secret."""
         return self._options.secret.noise_key(key)
 
+    def traffic(self, cost: Cost, algorithm: Algorithm) -> Cost:
+        """See `Backend.traffic`."""
+        return cost
+
     def prepare(self, work: Work) -> None:
         """See `Backend.prepare`. The data is elsewhere."""
 
@@ -138,10 +150,7 @@ class DeployedBackend:
         assert self.broadcaster is not None
         offer = Offer(work, points, message, self.broadcaster)
         inbox = self._exchanged(current, offer, bound)
-        current.refused |= inbox.refused
-        current.strays += inbox.strays
-        current.heard |= {work.cohort.members[place].client for place in inbox.received}
-        current.heard |= {client for client, reason in inbox.refused.items() if reason not in _SILENT}
+        current.note(inbox)
         if points:
             current.probed = {place for place, found in inbox.received.items() if found.gradients}
         return self._added(current, inbox, len(points))

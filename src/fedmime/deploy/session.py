@@ -137,15 +137,13 @@ class Session:
     def masked(self, mask: Mask, payload: bytes) -> bytes:
         """The reply to a request of a secure run."""
         if self._masking is None:
-            raise Refused(Reason.FAILED, f"client {self._name!r} was started without masks; start it with secure=…")
+            raise Refused(Reason.FAILED, "this client was started without masks; start it with secure=…")
         return packed(Masked(mask.run, mask.round, mask.nonce), self._masking.answer(mask, payload))
 
     def answer(self, ask: Ask, payload: bytes) -> bytes:
         """The reply to a request: full gradients, training, or both."""
         if self._masking is not None:
-            raise Refused(
-                Reason.FAILED, f"client {self._name!r} sends nothing without masks, which it was started with"
-            )
+            raise Refused(Reason.FAILED, "this client was started with masks, and sends nothing without masks")
         reply, gradients, update = self.outcome(ask, payload)
         sent = [*gradients, *([] if update is None else [update])]
         return packed(reply, wire.pack(jax.device_get([each.wire for each in sent])))
@@ -181,7 +179,7 @@ class Session:
         key = self._current.work.key
         found = contribution_of(outcome, self._layout, self._aggregator_of(ask), key, ask.client)
         if not all(np.isfinite(array).all() for array in jax.tree.leaves((found.gradients, found.send, found.add))):
-            raise Refused(Reason.NOT_FINITE, f"client {self._name!r}: a number that it would send is not finite")
+            raise Refused(Reason.NOT_FINITE, "a number that this client would send is not finite")
         return found
 
     def _aggregator_of(self, ask: Ask) -> Aggregator:

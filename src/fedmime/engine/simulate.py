@@ -147,7 +147,7 @@ def simulate(
             directory = stack.enter_context(RunDirectory(Path(run_dir), saving.keep))
             directory.claim(facts, facts if config is None else config, facts["data"], saving.fresh)
             state = directory.resume(state, running.stored(blank))
-        cost = communication.cost(algorithm, params(state), aggregator)
+        cost = running.traffic(communication.cost(algorithm, params(state), aggregator), algorithm)
         log = stack.enter_context(Log(rounds, gate, cost, directory))
         intake.say()
         prefetch = Prefetch(work, running, state.round, rounds)

@@ -15,18 +15,22 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from fedmime.aggregation.communication import Cost
 from fedmime.aggregation.gate import Reason
-from fedmime.algorithms.algorithm import Message
+from fedmime.algorithms.algorithm import Algorithm, Message
 from fedmime.deploy.backend import DeployedBackend, Round, planned
 from fedmime.deploy.dialect import Offer
+from fedmime.deploy.layout import layout_of as layout_of_messages
 from fedmime.deploy.messages import Mask, Masked, Stage, packed
 from fedmime.deploy.replies import Asked, Inbox, Verdict
 from fedmime.deploy.secure.contents import Figures, Messages, check_layout, messages_of, parts_of
 from fedmime.deploy.secure.options import MaskError, SecureSum
 from fedmime.deploy.secure.parts import layout_of, sums_of_parts
 from fedmime.deploy.secure.server import Aborted, Exchange, Request
+from fedmime.deploy.secure.traffic import secure_cost
 from fedmime.engine.backends import backend as engine
 from fedmime.engine.backends.backend import Answer, Totals, Work
+from fedmime.engine.samplers import over_selected
 from fedmime.runs.notes import notes
 from fedmime.vector import Vector
 
@@ -92,6 +96,14 @@ class SecureBackend(DeployedBackend):
             return Answer((), 0.0, None, 0, lambda: current.refused, strays=current.strays, cancelled=True)
         return self._answer(current, offer, sums)
 
+    def traffic(self, cost: Cost, algorithm: Algorithm) -> Cost:
+        """See `Backend.traffic`. Masked entries have other widths, and keys and shares go along."""
+        expected = self._needs.expected
+        if expected is None:
+            return cost
+        asked = over_selected(expected.cohort_size, self._options.participation.over_selection)
+        return secure_cost(cost, algorithm, layout_of_messages(algorithm, self._model), self._secure, asked)
+
     @property
     def _secure(self) -> SecureSum:
         assert self._options.secure is not None
@@ -118,11 +130,14 @@ class SecureBackend(DeployedBackend):
         exchange = Exchange(secure, list(group.nodes), layout)
         for stage in Stage:
             inbox = self._staged(current, offer, group, exchange, greetings if stage is Stage.KEYS else {})
-            current.strays += inbox.strays
-            if stage is not Stage.REVEAL:  # who leaves now is in the sum
-                current.refused |= inbox.refused
-            if stage is Stage.INPUT and len(inbox.received) < self._least(work):
-                raise Aborted(f"{len(inbox.received)} messages came, the run needs {self._least(work):g}")
+            if stage is Stage.INPUT:
+                current.note(inbox)
+                if len(inbox.received) < self._least(work):
+                    raise Aborted(f"{len(inbox.received)} messages came, the run needs {self._least(work):g}")
+            else:
+                current.strays += inbox.strays
+                if stage is not Stage.REVEAL:  # whose message is in the sum is not left out
+                    current.refused |= inbox.refused
             exchange.advance()
         total = exchange.total()
         try:
@@ -200,8 +215,8 @@ class SecureBackend(DeployedBackend):
             if messages.update is not None:
                 totals = _totals(work, members, messages.update, figures)
                 current.trained += [each.member.client for each in members]
-        clients = sum(len(each.members) for each in sums)
-        return Answer(gradients, share, totals, clients, lambda: current.refused, round(unclipped), current.strays)
+        heard = len(current.heard)
+        return Answer(gradients, share, totals, heard, lambda: current.refused, round(unclipped), current.strays)
 
 
 def _totals(work: Work, members: Sequence[Asked], update: Any, figures: Figures) -> Totals:

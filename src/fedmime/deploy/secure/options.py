@@ -8,10 +8,8 @@ from typing import Any
 
 from fedmime.deploy.messages import MOST_CLIENTS
 from fedmime.errors import ConfigError
-from fedmime.validation import Range, count, made, real
 
 WORD = 32  # bits of the widest integers that are added
-_MAJORITY = Range(lambda v: 0.5 < v <= 1, "lie in (0.5, 1]")
 
 
 class MaskError(ValueError):
@@ -36,9 +34,12 @@ class SecureSum:
     threshold: float = 2 / 3
 
     def __post_init__(self) -> None:
+        from fedmime.validation import Range, count, real  # which imports JAX
+
+        majority = Range(lambda v: 0.5 < v <= 1, "lie in (0.5, 1]")
         count("secure", "bits", self.bits, least=8, most=30)
         count("secure", "minimum", self.minimum, least=3, most=MOST_CLIENTS)
-        real("secure", "threshold", self.threshold, _MAJORITY)
+        real("secure", "threshold", self.threshold, majority)
 
     def needed(self, clients: int) -> int:
         """t, how many clients of a group must stay, and how many shares recover a secret.
@@ -65,5 +66,7 @@ class SecureSum:
 
 def check_secure(owner: str, value: Any) -> SecureSum | None:
     """Check the argument `secure` of a server or a node."""
+    from fedmime.validation import made
+
     words = "be fm.deploy.SecureSum(…) or None"
     return None if value is None else made(owner, "secure", value, SecureSum, words)
