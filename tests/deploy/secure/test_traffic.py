@@ -8,16 +8,13 @@ import pytest
 
 pytest.importorskip("flwr")
 
-import fedmime as fm
-from deploy.fleets import MIME, SETTINGS, Meddling, deploy, frame, nodes
+from deploy.fleets import MIME, Meddling, deploy, frame, nodes
+from deploy.secure.runs import ALL, CLIPPED, SECURE
 from engine.setting import a, o
 from fedmime.deploy.messages import Mask, is_a
 from fedmime.deploy.protocol import unpack
-from fedmime.deploy.secure.options import SecureSum
 from fedmime.deploy.secure.primitives import SEALED_BYTES
 from fedmime.deploy.transport import Failure
-
-SECURE, CLIPPED = SecureSum(), fm.aggregation.clip(0.05, gradient=0.4)
 
 
 def _payload(request: bytes) -> int:
@@ -43,7 +40,7 @@ def _payload(request: bytes) -> int:
 )
 def test_the_history_counts_what_is_sent(algorithm: Any) -> None:
     transport = Meddling(nodes(algorithm, CLIPPED, secure=SECURE))
-    run = deploy(algorithm, CLIPPED, transport, 2, secure=SECURE, **{**SETTINGS, "cohort_size": 5})
+    run = deploy(algorithm, CLIPPED, transport, 2, secure=SECURE, **ALL)
     asked = [request for _, request in transport.requests if is_a(frame(request), Mask)]
     answered = [frame(reply) for _, reply in transport.replies if not isinstance(reply, Failure)]
     assert run.history["bytes_down"].sum() == sum(map(_payload, asked))

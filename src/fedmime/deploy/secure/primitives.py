@@ -60,6 +60,8 @@ def check_installed() -> None:
     """
     try:
         import flwr.common.secure_aggregation.crypto.shamir
+        import flwr.common.secure_aggregation.crypto.symmetric_encryption
+        import flwr.common.secure_aggregation.secaggplus_utils
         import flwr.supercore.primitives.asymmetric  # noqa: F401
     except ImportError as error:
         raise ConfigError(f"secure: masks need Flower's primitives: pip install 'fedmime[deploy]' ({error})") from None
