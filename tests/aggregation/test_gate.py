@@ -25,6 +25,7 @@ def test_codes_and_labels_do_not_change() -> None:
         11: "size",
         12: "failed",
         13: "late",
+        14: "masks",
     }
     assert {int(reason): reason.label for reason in Reason} == labels
 

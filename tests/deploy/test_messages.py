@@ -14,6 +14,8 @@ from fedmime.deploy.messages import (
     Answer,
     Ask,
     Hello,
+    Mask,
+    Masked,
     Message,
     Profile,
     Refusal,
@@ -30,12 +32,15 @@ EXAMPLES: list[Message] = [
     Hello(RUN, NONCE, "0.1.0", 7, 10, 1, None, True, DIGEST, {"task": "digits-logistic", "optimizer": {"beta": 0.9}}),
     Hello(RUN, NONCE, "0.1.0", 2**63 - 1, None, None, 3, False, DIGEST, None),
     Profile(RUN, NONCE, "hospital 7", 120, DIGEST, "0.1.0", "jax", DIGEST, DIGEST),
-    Ask(RUN, 3, NONCE, 4, "points", True, -1, NEVER, 0, ((0, -1), (5, 3)), (1.0, 0.5), {"eta": 0.1}, {"group": [1]}),
+    Ask(RUN, 3, NONCE, 4, "points", True, -1, NEVER, 0, ((0, -1), (5, 3)), (1.0, 0.5), {"eta": 0.1}),
     Ask(RUN, 0, NONCE, 0, "prime", False, 2, 1, 1),
     Answer(RUN, 3, NONCE, 120, 12, 8.25, 0.0, True, False),
+    Mask(RUN, 3, NONCE, DIGEST[:32], "input", 4, "points", True, (2, 4, 5), (1.0, 0.25)),
+    Masked(RUN, 3, NONCE),
     Refusal(NONCE, "data", "client 7: field 'x' is missing"),
     Refusal("", "structure", ""),
 ]
+KINDS = (Hello, Profile, Ask, Answer, Mask, Masked, Refusal)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -52,7 +57,7 @@ def test_what_is_packed_is_opened(message: Message) -> None:
     frame = _arrived(message, b"arrays")
     assert opened(frame, type(message)) == message
     assert frame.payload == b"arrays"
-    assert [kind for kind in (Hello, Profile, Ask, Answer, Refusal) if is_a(frame, kind)] == [type(message)]
+    assert [kind for kind in KINDS if is_a(frame, kind)] == [type(message)]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +86,13 @@ def test_what_is_packed_is_opened(message: Message) -> None:
         (EXAMPLES[5], {"loss": "0.1"}),
         (EXAMPLES[5], {"steps": None}),
         (EXAMPLES[5], {"class": "os.system"}),
-        (EXAMPLES[6], {"words": "x" * 501}),
+        (EXAMPLES[6], {"stage": "unmask"}),
+        (EXAMPLES[6], {"clients": []}),
+        (EXAMPLES[6], {"clients": list(range(129))}),
+        (EXAMPLES[6], {"clients": [1, 2.0]}),
+        (EXAMPLES[6], {"weights": [1.0, 1.5]}),
+        (EXAMPLES[6], {"weights": [1.0]}),
+        (EXAMPLES[8], {"words": "x" * 501}),
     ],
 )
 def test_fields_that_are_not_accepted(message: Message, changes: dict[str, Any]) -> None:

@@ -45,6 +45,8 @@ class Reason(enum.IntEnum):
     """The client was reached and could not do what it was asked for, or its process ended."""
     LATE = 13
     """No reply came before the deadline, or the client was not connected."""
+    MASKS = 14
+    """Its part in a masked sum was wrong, or it refused a stage because too few clients were left."""
 
     @property
     def label(self) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedmime.deploy.flower.client_app import client_app as client_app
     from fedmime.deploy.flower.server_app import server_app as server_app
     from fedmime.deploy.node import JaxNode as JaxNode
+    from fedmime.deploy.secure.options import SecureSum as SecureSum
     from fedmime.deploy.server import Waiting as Waiting
     from fedmime.deploy.server import run as run
     from fedmime.deploy.server import run_setting as run_setting
@@ -27,6 +28,7 @@ _HOMES = {
     "Failure": "transport",
     "JaxNode": "node",
     "LoopTransport": "transport",
+    "SecureSum": "secure.options",
     "Transport": "transport",
     "Waiting": "server",
     "client_app": "flower.client_app",

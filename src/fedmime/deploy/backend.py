@@ -19,9 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmime.aggregation.broadcaster import Broadcaster
+from fedmime.aggregation.communication import Cost
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
 from fedmime.aggregation.gate import Reason
-from fedmime.algorithms.algorithm import Message
+from fedmime.algorithms.algorithm import Algorithm, Message
 from fedmime.deploy.dialect import Dialect, JaxDialect, Offer
 from fedmime.deploy.fleet import Fleet
 from fedmime.deploy.layout import Layout, layout_of
@@ -29,6 +30,7 @@ from fedmime.deploy.messages import JAX, NEVER, NOTHING, POINTS, PRIME, Ask
 from fedmime.deploy.replies import Asked, Inbox, Opener
 from fedmime.deploy.roster import Roster
 from fedmime.deploy.secret import Secret
+from fedmime.deploy.secure.options import SecureSum
 from fedmime.deploy.transport import Transport
 from fedmime.engine.backends.accepted import Accepted
 from fedmime.engine.backends.backend import Answer, Figures, Problem, Work
@@ -58,6 +60,7 @@ class Deployed:
         participation: how many clients are asked, and how many must report.
         deadline: seconds after which an exchange ends, whoever has replied.
         saving: how often the run is saved; None if it is not, so that no resumed server will look back.
+        secure: how messages are masked; None if they are not.
     """
 
     transport: Transport
@@ -68,10 +71,13 @@ class Deployed:
     participation: Participation
     deadline: float
     saving: Saving | None = None
+    secure: SecureSum | None = None
 
     def start(self, problem: Problem, model: Any, needs: Needs = NO_NEEDS) -> DeployedBackend:
         """See `Specification.start`."""
-        return DeployedBackend(problem, model, needs, self)
+        from fedmime.deploy.secure.backend import SecureBackend
+
+        return (DeployedBackend if self.secure is None else SecureBackend)(problem, model, needs, self)
 
     def since(self, round_number: int) -> int:
         """The oldest round from which a resumed server may go on: that of the oldest checkpoint, or one before it."""
@@ -80,7 +86,7 @@ class Deployed:
         return max(0, (round_number // self.saving.every - self.saving.keep) * self.saving.every)
 
 
-class _Round:
+class Round:
     """What a back end remembers of the round that is going on."""
 
     def __init__(self, work: Work, layout: Layout) -> None:
@@ -91,6 +97,13 @@ class _Round:
         self.probed: set[int] | None = None  # places of the clients whose gradients have arrived
         self.heard: set[int] = set()  # clients that have sent something, sound or not
         self.trained: list[int] = []  # clients whose update was accepted
+
+    def note(self, inbox: Inbox) -> None:
+        """Remember who has sent a message, and who is left out."""
+        self.refused |= inbox.refused
+        self.strays += inbox.strays
+        self.heard |= {self.work.cohort.members[place].client for place in inbox.received}
+        self.heard |= {client for client, reason in inbox.refused.items() if reason not in _SILENT}
 
 
 class DeployedBackend:
@@ -110,7 +123,7 @@ class DeployedBackend:
         self.broadcaster: Broadcaster | None = None
         self.problem, self._model, self._needs, self._options = problem, model, needs, options
         self._layout: Layout | None = None  # the same in all rounds
-        self._round: _Round | None = None
+        self._round: Round | None = None
 
     def stored(self, blank: Any) -> Any:
         """See `Backend.stored`. Clients keep their values themselves; the server keeps from which round they are."""
@@ -124,6 +137,10 @@ class DeployedBackend:
         """See `Backend.noise_key`. Clients know the round's key, so the noise follows from the server's secret."""
         return self._options.secret.noise_key(key)
 
+    def traffic(self, cost: Cost, algorithm: Algorithm) -> Cost:
+        """See `Backend.traffic`."""
+        return cost
+
     def prepare(self, work: Work) -> None:
         """See `Backend.prepare`. The data is elsewhere."""
 
@@ -135,10 +152,7 @@ class DeployedBackend:
         assert self.broadcaster is not None
         offer = Offer(work, points, message, self.broadcaster)
         inbox = self._exchanged(current, offer, bound)
-        current.refused |= inbox.refused
-        current.strays += inbox.strays
-        current.heard |= {work.cohort.members[place].client for place in inbox.received}
-        current.heard |= {client for client, reason in inbox.refused.items() if reason not in _SILENT}
+        current.note(inbox)
         if points:
             current.probed = {place for place, found in inbox.received.items() if found.gradients}
         return self._added(current, inbox, len(points))
@@ -165,42 +179,50 @@ class DeployedBackend:
     def _here(self) -> LocalBackend:
         return LocalBackend(self.problem, self._model, None, self._needs.intake or Intake(self.problem.check), False)
 
-    def _entered(self, work: Work) -> _Round:
+    def _entered(self, work: Work) -> Round:
         """The round that is going on, or a new one."""
         if self._round is None or self._round.work.cohort is not work.cohort:
             self._layout = self._layout or layout_of(work.algorithm, self._model)
-            self._round = _Round(work, self._layout)
+            self._round = Round(work, self._layout)
         return self._round
 
-    def _exchanged(self, current: _Round, offer: Offer, bound: Any) -> Inbox:
+    def _exchanged(self, current: Round, offer: Offer, bound: Any) -> Inbox:
         """Ask the clients of one exchange, and take their replies."""
         options, work = self._options, offer.work
         end = time.monotonic() + options.deadline
         wanted = self._wanted(current, offer)
         self._await(offer, wanted, end)
-        asked, absent, requests = {}, [], options.roster.greetings()
-        nodes = options.roster.nodes()
-        for each in wanted:
-            node = nodes.get(options.fleet.clients[each.member.client].name)
-            if node is None:
-                absent.append(each)
-            else:
-                asked[node] = each
-                dialect = current.dialects[options.roster.dialect(node)]
-                requests[node] = dialect.request(self._ask(work, each), offer)
+        requests = options.roster.greetings()
+        asked, absent = self._reached(wanted)
+        requests |= {node: self._request(current, offer, node, each) for node, each in asked.items()}
         opener = Opener(current.layout, work.aggregator, work.key, bound)
         log = functools.partial(self._log, work, asked)
         inbox = Inbox(options.run, work.round, asked, self._targets(offer, wanted), opener, log)
         if asked:
-            for node, reply in options.transport.exchange(requests, max(end - time.monotonic(), 0.0)):
-                if not options.roster.meet(node, reply):
-                    inbox.take(node, reply)
-                if inbox.complete:
-                    break
+            self._collect(requests, inbox, end)
         inbox.close(absent)
         return inbox
 
-    def _wanted(self, current: _Round, offer: Offer) -> list[Asked]:
+    def _reached(self, wanted: Sequence[Asked]) -> tuple[dict[int, Asked], list[Asked]]:
+        """The clients of an exchange by node, and those whose node is not connected."""
+        nodes, clients = self._options.roster.nodes(), self._options.fleet.clients
+        there = [(nodes.get(clients[each.member.client].name), each) for each in wanted]
+        return {node: each for node, each in there if node is not None}, [each for node, each in there if node is None]
+
+    def _request(self, current: Round, offer: Offer, node: int, asked: Asked) -> bytes:
+        """What a node is sent."""
+        dialect = current.dialects[self._options.roster.dialect(node)]
+        return dialect.request(self._ask(offer.work, asked), offer)
+
+    def _collect(self, requests: Mapping[int, bytes], inbox: Inbox, end: float) -> None:
+        """Send requests and take what arrives until nothing is left to wait for, or the time is over."""
+        for node, reply in self._options.transport.exchange(requests, max(end - time.monotonic(), 0.0)):
+            if not self._options.roster.meet(node, reply):
+                inbox.take(node, reply)
+            if inbox.complete:
+                break
+
+    def _wanted(self, current: Round, offer: Offer) -> list[Asked]:
         """The clients of an exchange. Who was left out of a round's first exchange is left out of its second."""
         wanted = []
         for place, member in enumerate(offer.work.cohort.members):
@@ -219,7 +241,7 @@ class DeployedBackend:
         counts = {role: sum(role in each.roles for each in wanted) for role in roles}
         if self._options.participation.over_selection == 1:
             return counts
-        return {role: min(number, _planned(offer.work)) for role, number in counts.items()}
+        return {role: min(number, planned(offer.work)) for role, number in counts.items()}
 
     def _await(self, offer: Offer, wanted: Sequence[Asked], end: float) -> None:
         """Wait until enough of these clients are connected for the round to be carried out, or the deadline comes."""
@@ -234,7 +256,7 @@ class DeployedBackend:
 
     def _least(self, work: Work) -> float:
         """How many clients must report for a round to be carried out, for each kind of message."""
-        return self._options.participation.minimum * _planned(work)
+        return self._options.participation.minimum * planned(work)
 
     def _ask(self, work: Work, asked: Asked) -> Ask:
         """The request to a client, but for what belongs to a dialect."""
@@ -264,13 +286,13 @@ class DeployedBackend:
         if reason is Reason.FAILED:
             self._options.roster.doubt(node)
 
-    def _added(self, current: _Round, inbox: Inbox, points: int) -> Answer:
+    def _added(self, current: Round, inbox: Inbox, points: int) -> Answer:
         """The sums over the sound replies of an exchange, in the order of the cohort."""
         work, linear = current.work, current.work.aggregator.combiner.linear
         cancelled = any(number < self._least(work) for number in inbox.reported.values())
         if cancelled:
             return Answer((), 0.0, None, 0, lambda: current.refused, strays=current.strays, cancelled=True)
-        rows = max(_planned(work), len(inbox.received))
+        rows = max(planned(work), len(inbox.received))
         gradients, updates = [Accepted(linear, rows) for _ in range(points)], Accepted(linear, rows)
         unclipped = 0
         for place, found in sorted(inbox.received.items()):
@@ -296,6 +318,6 @@ class DeployedBackend:
         )
 
 
-def _planned(work: Work) -> int:
+def planned(work: Work) -> int:
     """How many clients a round was to have for each kind of message."""
     return work.cohort.denominator(work.algorithm.split)

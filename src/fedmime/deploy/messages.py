@@ -2,6 +2,7 @@
 
     Hello  ->  Profile    once, when a node is first seen: who it is, and whether both sides mean the same run
     Ask    ->  Answer     one exchange of a round: full gradients, training, or both
+    Mask   ->  Masked     the same in a secure run: one of four stages, of which the third carries an Ask
     any    ->  Refusal    the node could not do what it was asked for
 
 `packed` turns a message into the bytes of a frame, `opened` reads one back. Whatever a peer may have put into a header,
@@ -11,6 +12,7 @@ side needs JAX for it. What a payload holds is not described by the message: rec
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import json
 import re
@@ -26,6 +28,16 @@ NEVER = -1  # as the round of a kept value: the client was never seen before
 
 _LARGEST = 2**31 - 1  # rounds, clients, steps and examples are int32 on devices
 _MOST_ARRAYS = 4096  # in one request
+MOST_CLIENTS = 128  # of one masked sum: every client exchanges keys with every other one
+
+
+class Stage(enum.StrEnum):
+    """The stages of a masked sum, in order."""
+
+    KEYS = "keys"
+    SHARES = "shares"
+    INPUT = "input"
+    REVEAL = "reveal"
 
 
 class Hello(NamedTuple):
@@ -103,8 +115,6 @@ class Ask(NamedTuple):
     """The clipping norms of updates and of gradients, where they adapt from round to round."""
     affine: Mapping[str, Any] | None = None
     """For affine nodes: the numbers of the affine contract; the payload then holds what these say."""
-    masks: Mapping[str, Any] | None = None
-    """For masked sums: what a node needs to mask its answer."""
 
 
 class Answer(NamedTuple):
@@ -127,6 +137,36 @@ class Answer(NamedTuple):
     """Whether the update was not clipped."""
 
 
+class Mask(NamedTuple):
+    """The server asks one client for its part in a stage of a masked sum; see `fedmime.deploy.secure`.
+
+    The payload is that of the stage. In the stage for messages, the bytes of an `Ask` follow it.
+    """
+
+    run: str
+    round: int
+    nonce: str
+    exchange: str
+    """32 hexadecimal digits that all stages of one exchange have, and no other exchange has."""
+    stage: str
+    client: int
+    """As in `Ask`; so are the next two."""
+    gradients: str
+    train: bool
+    clients: tuple[int, ...]
+    """Who takes part in this stage, by position in the population, in increasing order."""
+    weights: tuple[float, float]
+    """Of the client's update and its gradients, in [0, 1], as fractions of the largest ones of the cohort."""
+
+
+class Masked(NamedTuple):
+    """A node's reply to `Mask`. The payload is that of the stage; figures such as the loss are part of the sum."""
+
+    run: str
+    round: int
+    nonce: str
+
+
 class Refusal(NamedTuple):
     """A node's reply to what it cannot do."""
 
@@ -138,8 +178,8 @@ class Refusal(NamedTuple):
     """Why, in one line. Receivers log it and do not act on it."""
 
 
-Message = Hello | Profile | Ask | Answer | Refusal
-M = TypeVar("M", Hello, Profile, Ask, Answer, Refusal)
+Message = Hello | Profile | Ask | Answer | Mask | Masked | Refusal
+M = TypeVar("M", bound=Message)
 
 
 class _Field(NamedTuple):
@@ -186,6 +226,7 @@ _NUMBER = _Field(_is_number, "a finite number")
 _OBJECT = _Field(lambda v: isinstance(v, dict), "an object")
 _NAME = _printable(1, 64)
 _LINE = _printable(0, 500)
+_UNIT = _Field(lambda v: _is_number(v) and 0 <= v <= 1, "a number in [0, 1]")
 _PLACE = _list(_whole(-1), 2, 2, "a slot and a stream")
 
 _FIELDS: dict[type, dict[str, _Field]] = {
@@ -225,7 +266,6 @@ _FIELDS: dict[type, dict[str, _Field]] = {
         "arrays": _list(_PLACE, 0, _MOST_ARRAYS, "a list of slots and streams"),
         "norms": _optional(_list(_NUMBER, 2, 2, "two numbers")),
         "affine": _optional(_OBJECT),
-        "masks": _optional(_OBJECT),
     },
     Answer: {
         "run": _HEX,
@@ -238,13 +278,34 @@ _FIELDS: dict[type, dict[str, _Field]] = {
         "gradients_unclipped": _FLAG,
         "update_unclipped": _FLAG,
     },
+    Mask: {
+        "run": _HEX,
+        "round": _whole(0),
+        "nonce": _HEX,
+        "exchange": _HEX,
+        "stage": _one_of(*Stage),
+        "client": _whole(0),
+        "gradients": _one_of(*GRADIENTS),
+        "train": _FLAG,
+        "clients": _list(_whole(0), 1, MOST_CLIENTS, f"1 to {MOST_CLIENTS} positions"),
+        "weights": _list(_UNIT, 2, 2, "two numbers in [0, 1]"),
+    },
+    Masked: {"run": _HEX, "round": _whole(0), "nonce": _HEX},
     Refusal: {
         "nonce": _text(r"([0-9a-f]{32})?", "32 hexadecimal digits or nothing"),
         "reason": _text(r"[a-z_]{1,32}", "the label of a reason"),
         "words": _LINE,
     },
 }
-_KINDS: dict[type, str] = {Hello: "hello", Profile: "profile", Ask: "ask", Answer: "answer", Refusal: "refusal"}
+_KINDS: dict[type, str] = {
+    Hello: "hello",
+    Profile: "profile",
+    Ask: "ask",
+    Answer: "answer",
+    Mask: "mask",
+    Masked: "masked",
+    Refusal: "refusal",
+}
 
 
 def packed(message: Message, payload: bytes = b"") -> bytes:

@@ -14,8 +14,10 @@ from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.algorithm import Algorithm
 from fedmime.compilation import prepare
 from fedmime.deploy.kept import DiskShelf, MemoryShelf, Shelf
-from fedmime.deploy.messages import JAX, Ask, Hello, Profile, is_a, opened, packed, refusal
+from fedmime.deploy.messages import JAX, Ask, Hello, Mask, Profile, is_a, opened, packed, refusal
 from fedmime.deploy.protocol import FrameError, unpack
+from fedmime.deploy.secure.disclosures import Disclosures
+from fedmime.deploy.secure.options import MaskError, SecureSum, check_secure
 from fedmime.deploy.session import Refused, Session
 from fedmime.deploy.terms import Terms, built, library_version, terms_of
 from fedmime.engine.backends.specification import Choice, Local, chosen
@@ -41,6 +43,7 @@ class JaxNode:
         state: a directory in which the client keeps what belongs to it between rounds; None keeps it in memory, where
             it is lost when the process ends.
         backend: where the client is computed, `"local"` (compiled, on one device) or `"reference"`.
+        secure: how messages are masked. The client then sends none without masks, whatever the server asks for.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class JaxNode:
         aggregation: Aggregation | None = None,
         state: str | os.PathLike[str] | None = None,
         backend: Choice = "local",
+        secure: SecureSum | None = None,
     ) -> None:
         offers("node", "problem", problem, ("init", "loss", "check", "metrics"), "come from fm.models")
         if not isinstance(name, str) or not 1 <= len(name) <= 64 or not name.isprintable():
@@ -65,7 +69,9 @@ class JaxNode:
         self._own = None if algorithm is None else (algorithm, aggregation)
         self._data = identity.digest({field: identity.digest_arrays([a]) for field, a in self._columns.items()})
         self._state = None if state is None else Path(state)
+        self._secure = check_secure("node", secure)
         self._shelves: dict[str, Shelf] = {}  # by run
+        self._disclosures: dict[str, Disclosures] = {}  # by run
         self._session: Session | None = None
 
     def answer(self, request: bytes) -> bytes:
@@ -73,17 +79,13 @@ class JaxNode:
         nonce = ""
         try:
             frame = unpack(request, _UNKNOWN if self._session is None else self._session.most_payload)
-            if is_a(frame, Hello):
-                hello = opened(frame, Hello)
-                nonce = hello.nonce
-                return packed(self._greet(hello))
-            ask = opened(frame, Ask)
-            nonce = ask.nonce
-            if self._session is None or ask.run != self._session.run:
-                raise Refused(Reason.FAILED, f"this node does not know run {ask.run}; say hello first")
-            return self._session.answer(ask, frame.payload)
+            message = opened(frame, next((kind for kind in (Hello, Mask) if is_a(frame, kind)), Ask))
+            nonce = message.nonce
+            return self._reply(message, frame.payload)
         except Refused as error:
             return refusal(nonce, error.reason.label, error)
+        except MaskError as error:
+            return refusal(nonce, Reason.MASKS.label, error)
         except FrameError as error:
             return refusal(nonce, Reason.STRUCTURE.label, error)
         except ConfigError as error:  # in what the server has sent
@@ -93,6 +95,18 @@ class JaxNode:
             reason = Reason.DATA if isinstance(error, DataError) else Reason.FAILED
             return refusal(nonce, reason.label, f"a {type(error).__name__}, of which the node's own log says more")
 
+    def _reply(self, message: Hello | Mask | Ask, payload: bytes) -> bytes:
+        if isinstance(message, Hello):
+            return packed(self._greet(message))
+        session = self._in(message.run)
+        return session.masked(message, payload) if isinstance(message, Mask) else session.answer(message, payload)
+
+    def _in(self, run: str) -> Session:
+        """The client's part in a run that it has agreed on."""
+        if self._session is None or run != self._session.run:
+            raise Refused(Reason.FAILED, f"this node does not know run {run}; say hello first")
+        return self._session
+
     def _greet(self, hello: Hello) -> Profile:
         """Agree on a run, or refuse it."""
         if hello.version != library_version():
@@ -100,22 +114,24 @@ class JaxNode:
             raise Refused(Reason.FAILED, f"{words}; they must be the same")
         terms = self._terms(hello)
         if terms.configuration != hello.configuration:
-            words = "the algorithm, aggregation, problem or precision of this node is not the server's"
+            words = "the algorithm, aggregation, masks, problem or precision of this node is not the server's"
             raise Refused(Reason.FAILED, f"{words}; start both from one configuration")
         if hello.run not in self._shelves:
-            self._shelves[hello.run] = MemoryShelf() if self._state is None else DiskShelf(self._state / hello.run)
-        shelf = self._shelves[hello.run]
-        self._session = Session(hello, terms, self._columns, self._name, self._where, shelf)
+            place = None if self._state is None else self._state / hello.run
+            self._shelves[hello.run] = MemoryShelf() if place is None else DiskShelf(place)
+            self._disclosures[hello.run] = Disclosures(None if place is None else place / "revealed")
+        kept = self._shelves[hello.run], self._disclosures[hello.run]
+        self._session = Session(hello, terms, self._columns, self._name, self._where, *kept)
         own = self._name, len(first_column(self._columns)), self._data
         return Profile(hello.run, hello.nonce, *own, hello.version, JAX, terms.configuration, terms.parameters)
 
     def _terms(self, hello: Hello) -> Terms:
         """What this node would compute in the server's run."""
         if self._own is not None:
-            return terms_of(*self._own, self._problem)
+            return terms_of(*self._own, self._problem, secure=self._secure)
         if hello.setting is None:
             raise Refused(Reason.FAILED, "this node brings no algorithm, and the server names none")
-        return terms_of(*built(hello.setting), self._problem)
+        return terms_of(*built(hello.setting), self._problem, secure=self._secure)
 
 
 def _columns(data: Any) -> dict[str, np.ndarray]:

@@ -13,6 +13,7 @@ import jax
 
 from fedmime.aggregation.aggregator import Aggregator, sender_of
 from fedmime.deploy.layout import Parcel
+from fedmime.deploy.messages import Answer
 from fedmime.vector import finite
 
 
@@ -27,6 +28,16 @@ class Sent(NamedTuple):
     """Whether that is finite."""
     unclipped: Any
     """Whether no encoder has clipped the message."""
+
+
+class Outcome(NamedTuple):
+    """What a client has computed for one request."""
+
+    reply: Answer
+    gradients: list[Sent]
+    """One for every point, encoded."""
+    update: Sent | None
+    """The encoded update; None if the client was not to train."""
 
 
 @functools.partial(jax.jit, static_argnames="kind")

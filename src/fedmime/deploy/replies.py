@@ -9,7 +9,7 @@ messages. Nothing that a node can send raises an error here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from fedmime.aggregation import wire
 from fedmime.aggregation.aggregator import Aggregator
@@ -23,7 +23,7 @@ from fedmime.deploy.transport import Failure
 from fedmime.engine.cohort import Member
 from fedmime.vector import Vector
 
-_LABELS = {reason.label: reason for reason in (Reason.DATA, Reason.STRUCTURE, Reason.NOT_FINITE)}
+_LABELS = {reason.label: reason for reason in (Reason.DATA, Reason.STRUCTURE, Reason.NOT_FINITE, Reason.MASKS)}
 
 
 class Verdict(Exception):
@@ -60,8 +60,28 @@ class Received(NamedTuple):
     """The pair `(Reply.send, Reply.add)`, or None."""
 
 
+class Reader(Protocol):
+    """Reads the replies of one exchange, once it is certain that they answer its requests."""
+
+    most: int
+    """The bytes of the longest payload that any request of the run is answered with."""
+
+    @property
+    def kind(self) -> Any:
+        """What sound replies are: `Answer` or `Masked`."""
+        ...
+
+    def read(self, asked: Asked, reply: Any, payload: bytes) -> Any:
+        """What is kept of a reply.
+
+        Raises:
+            Verdict: it does not count.
+        """
+        ...
+
+
 class Opener:
-    """Opens the payloads of one exchange.
+    """Opens the payloads of one exchange; a `Reader`.
 
     Args:
         layout: of the algorithm's messages.
@@ -69,6 +89,8 @@ class Opener:
         key: the round's.
         bound: the largest norm that passes.
     """
+
+    kind = Answer
 
     def __init__(self, layout: Layout, aggregator: Aggregator, key: Any, bound: Any) -> None:
         self._layout, self._given, self._bound = layout, (aggregator, key), bound
@@ -82,6 +104,15 @@ class Opener:
     def form(self, gradients: int, train: bool) -> list[Any]:
         """The structure of the payload of so many gradients, and of an update if the client trains."""
         return [self._gradient] * gradients + [self._update] * train
+
+    def read(self, asked: Asked, reply: Answer, payload: bytes) -> Received:
+        """See `Reader.read`."""
+        expected = asked.member.size, asked.member.steps if asked.train else 0
+        if (reply.examples, reply.steps) != expected:
+            words = "{} examples and {} steps"
+            told = words.format(reply.examples, reply.steps)
+            raise Verdict(Reason.WEIGHT, f"the client has {words.format(*expected)}, the reply says {told}")
+        return Received(reply, *self.open(asked, payload))
 
     def open(self, asked: Asked, payload: bytes) -> tuple[tuple[Vector, ...], Any]:
         """The gradients and the update in a payload.
@@ -117,11 +148,11 @@ class Inbox:
         round_number: the round.
         asked: what each node was asked for, by its authenticated id.
         targets: how many clients are wanted for each kind of message; who comes later is not needed.
-        opener: opens payloads.
+        reader: reads replies.
         log: is told of everything that is refused: the node, why, and in which words.
 
     Attributes:
-        received: sound replies by the client's place in the cohort.
+        received: what the reader keeps of sound replies, by the client's place in the cohort.
         refused: clients that are left out, by position in the population.
         strays: why messages were refused that are no node's first reply to this exchange.
         reported: how many clients have sent a reply, sound or not, by the kind of message that was wanted of them.
@@ -133,14 +164,14 @@ class Inbox:
         round_number: int,
         asked: Mapping[int, Asked],
         targets: Mapping[str, int],
-        opener: Opener,
+        reader: Reader,
         log: Callable[[int, Reason, str], None],
     ) -> None:
         self._belongs, self._asked, self._targets = (run, round_number), asked, targets
-        self._opener, self._log = opener, log
+        self._reader, self._log = reader, log
         self._done: set[int] = set()  # nodes that have replied
         self._accepted: dict[str, int] = dict.fromkeys(targets, 0)
-        self.received: dict[int, Received] = {}
+        self.received: dict[int, Any] = {}
         self.refused: dict[int, Reason] = {}
         self.strays: list[Reason] = []
         self.reported: dict[str, int] = dict.fromkeys(targets, 0)
@@ -192,25 +223,20 @@ class Inbox:
     def _satisfied(self, roles: Iterable[str]) -> bool:
         return all(self._accepted[role] >= self._targets[role] for role in roles)
 
-    def _examined(self, asked: Asked, reply: bytes | Failure) -> Received:
-        """A reply that counts; everything else raises."""
+    def _examined(self, asked: Asked, reply: bytes | Failure) -> Any:
+        """What is kept of a reply that counts; everything else raises."""
         if isinstance(reply, Failure):
             raise Verdict(Reason.FAILED, reply.reason)
-        frame = unpack(reply, self._opener.most)
+        frame = unpack(reply, self._reader.most)
         if is_a(frame, Refusal):
             refusal = opened(frame, Refusal)
             if refusal.nonce not in ("", asked.nonce):
                 raise Verdict(Reason.ROUND, "it refuses another request")
             raise Verdict(_LABELS.get(refusal.reason, Reason.FAILED), refusal.words)
-        answer = opened(frame, Answer)
+        answer = opened(frame, self._reader.kind)
         if (answer.run, answer.round, answer.nonce) != (*self._belongs, asked.nonce):
             raise Verdict(Reason.ROUND, f"it answers another request, of round {answer.round}")
-        expected = asked.member.size, asked.member.steps if asked.train else 0
-        if (answer.examples, answer.steps) != expected:
-            words = "{} examples and {} steps"
-            told = words.format(answer.examples, answer.steps)
-            raise Verdict(Reason.WEIGHT, f"the client has {words.format(*expected)}, the reply says {told}")
-        return Received(answer, *self._opener.open(asked, frame.payload))
+        return self._reader.read(asked, answer, frame.payload)
 
     def _stray(self, node: int, reason: Reason, words: str) -> None:
         self.strays.append(reason)

@@ -23,6 +23,8 @@ from fedmime.deploy.fleet import Fleet, Registered, Registry
 from fedmime.deploy.messages import JAX, Hello
 from fedmime.deploy.roster import Roster
 from fedmime.deploy.secret import Secret
+from fedmime.deploy.secure.options import SecureSum, check_secure
+from fedmime.deploy.secure.suitable import check_run
 from fedmime.deploy.terms import Terms, library_version, terms_of
 from fedmime.deploy.transport import Transport
 from fedmime.engine import Gate, Info, Participation, Run, Saving
@@ -88,6 +90,7 @@ def run(
     on_round: Callable[[Info, Mapping[str, float]], None] | None = None,
     stop: Callable[[], int | None] | None = None,
     drift: bool = False,
+    secure: SecureSum | None = None,
 ) -> Run:
     """Train with real clients, as `fm.simulate` does with simulated ones; arguments not listed here are the same.
 
@@ -100,6 +103,7 @@ def run(
         waiting: for how many nodes to wait, and how long.
         run_dir: where the run is written; the same call goes on where an earlier one was broken off.
         saving: how often; after every round by default.
+        secure: mask messages, so that the server learns sums only. Nodes must be started with the same.
     """
     epochs = 1 if epochs is None and steps is None else epochs
     taking, saving = participation or Participation(), saving or EVERY_ROUND
@@ -132,7 +136,7 @@ def run(
         )
 
     made("deploy", "algorithm", algorithm, Algorithm, "come from fm.algorithms")
-    terms = terms_of(algorithm, aggregation, problem, initial)
+    terms = terms_of(algorithm, aggregation, problem, initial, check_secure("deploy", secure))
     hello = Hello(_NONE, _NONE, library_version(), seed, batch_size, epochs, steps, drift, terms.configuration, None)
     plan = _Plan(transport, terms, hello, cohort_size, taking, saving, waiting or Waiting(), test)
     return _carried_out(plan, None if run_dir is None else Path(run_dir), begin)
@@ -150,6 +154,7 @@ def run_setting(
     name: str | None = None,
     on_round: Callable[[Info, Mapping[str, float]], None] | None = None,
     stop: Callable[[], int | None] | None = None,
+    secure: SecureSum | None = None,
 ) -> Run:
     """Train what a setting names with real clients, which build it from the same names; see `run`.
 
@@ -158,6 +163,7 @@ def run_setting(
     Args:
         setting: a task, an algorithm and numbers; what it leaves open is filled in by the task.
         name: what the run is called in reports; by default the method's name.
+        secure: as in `run`.
     """
     task = tasks.get(setting.task)
     s = recipes.resolved(setting, task)
@@ -173,7 +179,7 @@ def run_setting(
         return train.run(prepared, directory, backend=backend, dry_run=dry_run, **given)
 
     assert s.cohort is not None
-    terms = terms_of(algorithm, aggregation, problem)
+    terms = terms_of(algorithm, aggregation, problem, secure=check_secure("deploy", secure))
     rule = s.seed, s.batch, s.epochs, s.steps, s.drift
     hello = Hello(_NONE, _NONE, library_version(), *rule, terms.configuration, plain(s))
     plan = _Plan(transport, terms, hello, s.cohort, taking, saving, waiting or Waiting(), test)
@@ -231,6 +237,8 @@ def _nodes(plan: _Plan) -> int:
     if plan.participation.sampler == "with_replacement":
         raise ConfigError("deploy: sampler='with_replacement' may draw a client twice, which replies once")
     asked = over_selected(count("deploy", "cohort_size", plan.cohort_size, 1), plan.participation.over_selection)
+    if (secure := plan.terms.secure) is not None:
+        check_run(secure, plan.terms.algorithm, plan.terms.aggregator, asked)
     nodes = plan.waiting.nodes or asked
     if nodes < plan.cohort_size:
         raise ConfigError(f"deploy: nodes={nodes} is less than cohort_size={plan.cohort_size}; wait for more")
@@ -262,5 +270,5 @@ def _parts(
     private = plan.terms.aggregator.privacy is not None
     fleet = registry.fleet(secret, secret.sampling_seed if private else plan.hello.seed, plan.test)
     saving = None if directory is None else plan.saving
-    options = plan.participation, plan.waiting.deadline, saving
+    options = plan.participation, plan.waiting.deadline, saving, plan.terms.secure
     return fleet, Deployed(plan.transport, roster, fleet, registry.run, secret, *options)

@@ -23,8 +23,11 @@ from fedmime.algorithms.abstract import anchor_of
 from fedmime.deploy import post
 from fedmime.deploy.kept import Shelf, prune
 from fedmime.deploy.layout import Places, layout_of
-from fedmime.deploy.messages import NEVER, NOTHING, PRIME, Answer, Ask, Hello, packed
+from fedmime.deploy.messages import NEVER, NOTHING, PRIME, Answer, Ask, Hello, Mask, Masked, packed
 from fedmime.deploy.protocol import FrameError
+from fedmime.deploy.secure.contents import contribution_of
+from fedmime.deploy.secure.disclosures import Disclosures
+from fedmime.deploy.secure.masking import MOST_BESIDE, Contribution, Masking
 from fedmime.deploy.terms import Terms, schedule_of
 from fedmime.engine.arguments import MOST_EXAMPLES
 from fedmime.engine.backends.backend import Answer as Found
@@ -43,16 +46,6 @@ class Refused(Exception):
     def __init__(self, reason: Reason, words: str) -> None:
         super().__init__(words)
         self.reason = reason
-
-
-class Outcome(NamedTuple):
-    """What a client has computed for one request."""
-
-    reply: Answer
-    gradients: list[post.Sent]
-    """One for every point, encoded."""
-    update: post.Sent | None
-    """The encoded update; None if the client was not to train."""
 
 
 class _Own(NamedTuple):
@@ -104,10 +97,18 @@ class Session:
         name: the client's, for the node's own warnings.
         where: the back end that computes the client.
         shelf: what the client has kept in this run.
+        disclosures: which sums it has helped to reveal.
     """
 
     def __init__(
-        self, hello: Hello, terms: Terms, columns: Columns, name: str, where: Specification, shelf: Shelf
+        self,
+        hello: Hello,
+        terms: Terms,
+        columns: Columns,
+        name: str,
+        where: Specification,
+        shelf: Shelf,
+        disclosures: Disclosures,
     ) -> None:
         self.run = hello.run
         self._algorithm, self._aggregator = terms.algorithm, terms.aggregator
@@ -125,20 +126,29 @@ class Session:
         residual = list(self._layout.update.shapes) if self._layout.update and self._aggregator.feedback else ()
         self._blank = _Kept(self._layout.blank, residual)
         self._current: _Round | None = None
+        self._masking = None if terms.secure is None else Masking(terms.secure, disclosures, self._contribution)
 
     @functools.cached_property
     def most_payload(self) -> int:
-        """The bytes of a request that sends every array there is, in its longer form."""
+        """The bytes of a request that sends every array there is, in its longer form, and what masks need beside."""
         forms = [[broadcaster.wire_like(self._aggregator, a, s) for s in (EXACT, 0)] for a in self._layout.shapes]
-        return sum(max(map(wire.nbytes, each)) for each in forms)
+        return sum(max(map(wire.nbytes, each)) for each in forms) + (MOST_BESIDE if self._masking else 0)
+
+    def masked(self, mask: Mask, payload: bytes) -> bytes:
+        """The reply to a request of a secure run."""
+        if self._masking is None:
+            raise Refused(Reason.FAILED, "this client was started without masks; start it with secure=…")
+        return packed(Masked(mask.run, mask.round, mask.nonce), self._masking.answer(mask, payload))
 
     def answer(self, ask: Ask, payload: bytes) -> bytes:
         """The reply to a request: full gradients, training, or both."""
+        if self._masking is not None:
+            raise Refused(Reason.FAILED, "this client was started with masks, and sends nothing without masks")
         reply, gradients, update = self.outcome(ask, payload)
         sent = [*gradients, *([] if update is None else [update])]
         return packed(reply, wire.pack(jax.device_get([each.wire for each in sent])))
 
-    def outcome(self, ask: Ask, payload: bytes) -> Outcome:
+    def outcome(self, ask: Ask, payload: bytes) -> post.Outcome:
         """What the client has to send, before it is packed; what it keeps is written."""
         aggregator = self._aggregator_of(ask)
         current = self._entered(ask)
@@ -153,14 +163,24 @@ class Session:
         unclipped = all(bool(sent.unclipped) for sent in gradients)
         reply = Answer(ask.run, ask.round, ask.nonce, self._examples, 0, 0.0, 0.0, unclipped, True)
         if found.totals is None:
-            return Outcome(reply, gradients, None)
+            return post.Outcome(reply, gradients, None)
         assert self._layout.update is not None
         totals = jax.device_get(found.totals)
         update = send(self._layout.update.arrays((totals.send, totals.add)), kept.residual, number=0, kind=UPDATE)
         reply = self._trained(reply, Figures(*map(float, totals.figures)), update)
         self._backend.settle(current.work, True)
         self._write(ask, update.residual)
-        return Outcome(reply, gradients, update)
+        return post.Outcome(reply, gradients, update)
+
+    def _contribution(self, ask: Ask, payload: bytes) -> Contribution:
+        """What the client has to send in a secure run, before it is masked."""
+        outcome = self.outcome(ask, payload)
+        assert self._current is not None
+        key = self._current.work.key
+        found = contribution_of(outcome, self._layout, self._aggregator_of(ask), key, ask.client)
+        if not all(np.isfinite(array).all() for array in jax.tree.leaves((found.gradients, found.send, found.add))):
+            raise Refused(Reason.NOT_FINITE, "a number that this client would send is not finite")
+        return found
 
     def _aggregator_of(self, ask: Ask) -> Aggregator:
         """The aggregator of this round."""

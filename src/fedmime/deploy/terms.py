@@ -6,6 +6,7 @@ notice. So both sides derive one digest of everything that decides what a client
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import jax
 from fedmime.aggregation.aggregator import PLAIN, Aggregation, Aggregator, chain
 from fedmime.algorithms.algorithm import Algorithm
 from fedmime.deploy.messages import Hello, parameters_digest
+from fedmime.deploy.secure.options import SecureSum
 from fedmime.engine.sampling import Schedule
 from fedmime.experiments import messages, recipes
 from fedmime.experiments.setting import Setting, merged
@@ -29,6 +31,8 @@ class Terms(NamedTuple):
     problem: Any
     model: Any
     """The shapes of the model."""
+    secure: SecureSum | None = None
+    """How messages are masked; None if they are not."""
 
     @property
     def configuration(self) -> str:
@@ -43,6 +47,7 @@ class Terms(NamedTuple):
             "down": identity.describe(aggregator.down),
             "feedback": aggregator.feedback,
             "adaptive": aggregator.adaptive,
+            "secure": None if self.secure is None else dataclasses.asdict(self.secure),
             "problem": self.problem.name,
             "model": identity.shapes(self.model),
             "float64": bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
@@ -55,11 +60,17 @@ class Terms(NamedTuple):
         return parameters_digest(identity.shapes(self.model))
 
 
-def terms_of(algorithm: Algorithm, aggregation: Aggregation | None, problem: Any, model: Any = None) -> Terms:
+def terms_of(
+    algorithm: Algorithm,
+    aggregation: Aggregation | None,
+    problem: Any,
+    model: Any = None,
+    secure: SecureSum | None = None,
+) -> Terms:
     """The terms for an algorithm and a problem; `model` is what training starts from, if not `problem.init`."""
     aggregator = PLAIN if aggregation is None else chain(aggregation)
     shapes = jax.eval_shape(problem.init, jax.random.key(0)) if model is None else jax.eval_shape(lambda: model)
-    return Terms(algorithm, aggregator, problem, shapes)
+    return Terms(algorithm, aggregator, problem, shapes, secure)
 
 
 def built(setting: Mapping[str, Any]) -> tuple[Algorithm, Aggregation | None]:

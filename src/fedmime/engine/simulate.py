@@ -148,7 +148,7 @@ def simulate(
             directory.claim(facts, facts if config is None else config, running.layout, saving.fresh)
             state = directory.resume(state, running.stored(blank))
             running.memory = state.memory  # workers look whether they reach its file
-        cost = communication.cost(algorithm, params(state), aggregator)
+        cost = running.traffic(communication.cost(algorithm, params(state), aggregator), algorithm)
         log = stack.enter_context(Log(rounds, gate, cost, directory))
         intake.say()
         prefetch = Prefetch(work, running, state.round, rounds)

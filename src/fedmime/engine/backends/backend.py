@@ -14,6 +14,7 @@ import numpy as np
 
 from fedmime.aggregation.aggregator import Aggregator
 from fedmime.aggregation.broadcaster import Broadcaster
+from fedmime.aggregation.communication import Cost
 from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.abstract import Anchor
 from fedmime.algorithms.algorithm import Algorithm, Message
@@ -160,6 +161,10 @@ class Backend(Protocol):
         """The key of a round's privacy noise, given the round's: the same unless clients know the round's."""
         ...
 
+    def traffic(self, cost: Cost, algorithm: Algorithm) -> Cost:
+        """What a client sends and receives in a round, given what its messages have by themselves."""
+        ...
+
     def prepare(self, work: Work) -> None:
         """Read and lay out the data of a round ahead of time. Calling it is optional."""
         ...
@@ -210,6 +215,10 @@ class Simulated:
     def figures(self) -> Mapping[str, float]:
         """See `Backend.figures`. There is nothing to say by default."""
         return {}
+
+    def traffic(self, cost: Cost, algorithm: Algorithm) -> Cost:
+        """See `Backend.traffic`."""
+        return cost
 
 
 UNDRAWN = "an algorithm that looks at Client.pick must say so: draws = True, got draws = False"
