@@ -25,6 +25,7 @@ LAYERS = [
         "vector",
         "hyperparameters",
         "randomness",
+        "batching",
         "kernels",
         "compilation",
         "devices",
@@ -48,6 +49,7 @@ WITHIN = {  # who may import whom in the same layer
     ("kernels", "vector"),
     ("backends", "engine"),
     ("randomness", "errors"),
+    ("batching", "randomness"),
     ("files", "errors"),
 }
 EXTRAS = {"flax", "equinox", "matplotlib", "ray", "flwr", "torch"}
