@@ -2,6 +2,7 @@ from fedmime import aggregation as aggregation
 from fedmime import algorithms as algorithms
 from fedmime import backends as backends
 from fedmime import data as data
+from fedmime import deploy as deploy
 from fedmime import models as models
 from fedmime import optimizers as optimizers
 from fedmime import theory as theory
