@@ -25,6 +25,7 @@ LAYERS = [
         "vector",
         "hyperparameters",
         "randomness",
+        "batching",
         "kernels",
         "compilation",
         "devices",
@@ -50,6 +51,7 @@ WITHIN = {  # who may import whom in the same layer
     ("kernels", "vector"),
     ("backends", "engine"),
     ("randomness", "errors"),
+    ("batching", "randomness"),
     ("files", "errors"),
     ("origin", "errors"),
 }

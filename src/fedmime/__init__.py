@@ -20,7 +20,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'fedmime' has no attribute {name!r}")
-    if home != "fedmime.errors" and name != "deploy":  # before anything else starts JAX
+    if name != "deploy" and home != "fedmime.errors":  # these two do without JAX; before anything else starts it
         importlib.import_module("fedmime.devices").use_all_cores()
     module = home == __name__ or name == "communication"
     value = importlib.import_module(f"{home}.{name}") if module else getattr(importlib.import_module(home), name)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine.backends.losses import NOISY
 
 import fedmime as fm
 from deploy.fleets import (
@@ -25,7 +26,6 @@ from deploy.fleets import (
     nodes,
     simulate,
 )
-from engine.backends.losses import NOISY
 from engine.setting import KINDS, PROBLEM, a, o
 from fedmime.deploy import server
 from fedmime.deploy.backend import DeployedBackend

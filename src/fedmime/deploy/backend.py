@@ -23,10 +23,11 @@ from fedmime.aggregation.communication import Cost
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
 from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.algorithm import Algorithm, Message
+from fedmime.deploy.affine import AffineDialect
 from fedmime.deploy.dialect import Dialect, JaxDialect, Offer
 from fedmime.deploy.fleet import Fleet
 from fedmime.deploy.layout import Layout, layout_of
-from fedmime.deploy.messages import JAX, NEVER, NOTHING, POINTS, PRIME, Ask
+from fedmime.deploy.messages import AFFINE, JAX, NEVER, NOTHING, POINTS, PRIME, Ask
 from fedmime.deploy.replies import Asked, Inbox, Opener
 from fedmime.deploy.roster import Roster
 from fedmime.deploy.secret import Secret
@@ -91,7 +92,7 @@ class Round:
 
     def __init__(self, work: Work, layout: Layout) -> None:
         self.work, self.layout = work, layout
-        self.dialects: dict[str, Dialect] = {JAX: JaxDialect(layout)}
+        self.dialects: dict[str, Dialect] = {JAX: JaxDialect(layout), AFFINE: AffineDialect()}
         self.refused: dict[int, Reason] = {}
         self.strays: list[Reason] = []
         self.probed: set[int] | None = None  # places of the clients whose gradients have arrived

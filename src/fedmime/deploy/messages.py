@@ -18,6 +18,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple, TypeVar
 
 from fedmime.deploy.protocol import Frame, FrameError, pack
@@ -64,6 +65,9 @@ class Hello(NamedTuple):
     setting: Mapping[str, Any] | None
     """Names and numbers of a resolved `fedmime.experiments.setting.Setting`, for nodes that build the algorithm from
     it; None if nodes bring their own."""
+    arrays: Mapping[str, Any] | None = None
+    """Type and shape of every array of the model by its place, in the order in which they travel, such as
+    `{"dense0.w": "float32[62, 784]"}`: affine nodes pair them with their own."""
 
 
 class Profile(NamedTuple):
@@ -241,6 +245,7 @@ _FIELDS: dict[type, dict[str, _Field]] = {
         "drift": _FLAG,
         "configuration": _DIGEST,
         "setting": _optional(_OBJECT),
+        "arrays": _optional(_OBJECT),
     },
     Profile: {
         "run": _HEX,
@@ -340,6 +345,14 @@ def refusal(nonce: str, reason: str, words: object) -> bytes:
     """The bytes of a refusal. The words may be anything: they become one line of bounded length."""
     line = "".join(c if c.isprintable() else " " for c in str(words)[:500])
     return packed(Refusal(nonce, reason, line))
+
+
+def library_version() -> str:
+    """The version of this library, which both sides must share: another one may draw other random numbers."""
+    try:
+        return version("fedmime")
+    except PackageNotFoundError:  # run from its source
+        return "0+source"
 
 
 def parameters_digest(arrays: Mapping[str, str]) -> str:

@@ -14,12 +14,12 @@ from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.algorithm import Algorithm
 from fedmime.compilation import prepare
 from fedmime.deploy.kept import DiskShelf, MemoryShelf, Shelf
-from fedmime.deploy.messages import JAX, Ask, Hello, Mask, Profile, is_a, opened, packed, refusal
+from fedmime.deploy.messages import JAX, Ask, Hello, Mask, Profile, is_a, library_version, opened, packed, refusal
 from fedmime.deploy.protocol import FrameError, unpack
 from fedmime.deploy.secure.disclosures import Disclosures
 from fedmime.deploy.secure.options import MaskError, SecureSum, check_secure
 from fedmime.deploy.session import Refused, Session
-from fedmime.deploy.terms import Terms, built, library_version, terms_of
+from fedmime.deploy.terms import Terms, built, terms_of
 from fedmime.engine.backends.specification import Choice, Local, chosen
 from fedmime.engine.cohort import Columns, first_column
 from fedmime.errors import ConfigError, DataError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from fedmime.deploy.fleet import Registered, in_order
 from fedmime.deploy.messages import Hello, Profile, Refusal, is_a, opened, packed
@@ -28,7 +28,7 @@ class Roster:
         transport: reaches them.
         hello: what they are told, but for the nonce.
         parameters: the digest of the model's arrays, which they must share.
-        dialects: those that this run can speak.
+        obstacles: for dialects whose nodes cannot take part, the reason.
         pseudonym: what a client is called in logs, by its name.
     """
 
@@ -37,11 +37,11 @@ class Roster:
         transport: Transport,
         hello: Hello,
         parameters: str,
-        dialects: Collection[str],
+        obstacles: Mapping[str, str],
         pseudonym: Callable[[str], str],
     ) -> None:
         self._transport, self._hello, self._parameters = transport, hello, parameters
-        self._dialects, self._pseudonym = dialects, pseudonym
+        self._obstacles, self._pseudonym = obstacles, pseudonym
         self._profiles: dict[int, Profile] = {}  # of nodes that take part
         self._refused: set[int] = set()  # nodes that are not greeted again until they have left
         self._doubted: set[int] = set()  # nodes that have failed and must introduce themselves again
@@ -160,8 +160,8 @@ class Roster:
         ):
             if theirs != ours:
                 raise FrameError(f"its {what} is {theirs[:16]!r}, the server's {ours[:16]!r}")
-        if profile.dialect not in self._dialects:
-            raise FrameError(f"its dialect {profile.dialect!r} cannot serve this run, which needs {self._dialects}")
+        if words := self._obstacles.get(profile.dialect):
+            raise FrameError(words)
         return profile
 
     def _check(self, node: int, profile: Profile) -> None:

@@ -18,20 +18,23 @@ import numpy as np
 from fedmime import engine
 from fedmime.aggregation.aggregator import Aggregation
 from fedmime.algorithms.algorithm import Algorithm
+from fedmime.deploy import affine
 from fedmime.deploy.backend import Deployed
 from fedmime.deploy.fleet import Fleet, Registered, Registry
-from fedmime.deploy.messages import JAX, Hello
+from fedmime.deploy.messages import AFFINE, Hello, library_version
 from fedmime.deploy.roster import Roster
 from fedmime.deploy.secret import Secret
 from fedmime.deploy.secure.options import SecureSum, check_secure
 from fedmime.deploy.secure.suitable import check_run
-from fedmime.deploy.terms import Terms, library_version, terms_of
+from fedmime.deploy.terms import Terms, terms_of
 from fedmime.deploy.transport import Transport
 from fedmime.engine import Gate, Info, Participation, Run, Saving
+from fedmime.engine.backends.randomized import draws_random_numbers
 from fedmime.engine.samplers import over_selected
 from fedmime.errors import CheckpointError, ConfigError
 from fedmime.experiments import messages, recipes, tasks, train
 from fedmime.experiments.setting import Setting, plain
+from fedmime.runs import identity
 from fedmime.runs.directory import IDENTITY, RunDirectory
 from fedmime.validation import NON_NEGATIVE, POSITIVE, count, made, real
 
@@ -259,8 +262,21 @@ def _known(directory: Path, saving: Saving) -> tuple[Secret, Registry] | None:
 
 
 def _roster(plan: _Plan, secret: Secret, run_id: str) -> Roster:
-    hello = plan.hello._replace(run=run_id)
-    return Roster(plan.transport, hello, plan.terms.parameters, (JAX,), secret.pseudonym)
+    hello = plan.hello._replace(run=run_id, arrays=identity.shapes(plan.terms.model))
+    return Roster(plan.transport, hello, plan.terms.parameters, _obstacles(plan), secret.pseudonym)
+
+
+def _obstacles(plan: _Plan) -> dict[str, str]:
+    """Why clients that speak a dialect cannot take part, for the dialects to which this applies."""
+    algorithm, aggregator, problem, model, secure = plan.terms
+    if secure is not None:
+        return {AFFINE: "secure sums need clients written in JAX, which mask their messages"}
+    random = plan.test is not None and draws_random_numbers(problem, model, plan.test)
+    try:
+        affine.check(algorithm, aggregator, model, random=random)
+    except ConfigError as error:
+        return {AFFINE: str(error)}
+    return {}
 
 
 def _parts(

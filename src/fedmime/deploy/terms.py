@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 import jax
@@ -86,11 +85,3 @@ def built(setting: Mapping[str, Any]) -> tuple[Algorithm, Aggregation | None]:
 def schedule_of(hello: Hello) -> Schedule:
     """The schedule by which a client draws its mini-batches; who takes part in a round is the server's affair."""
     return Schedule(1, hello.batch_size, hello.epochs, hello.steps, hello.seed, "uniform")
-
-
-def library_version() -> str:
-    """The version of this library, which both sides must share: another one may draw other random numbers."""
-    try:
-        return version("fedmime")
-    except PackageNotFoundError:  # run from its source
-        return "0+source"

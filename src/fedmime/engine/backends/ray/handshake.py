@@ -19,8 +19,6 @@ from fedmime.files import sha256_of
 from fedmime.runs import identity
 from fedmime.version import exact
 
-PACKAGE = Path(__file__).parents[3]
-
 
 class Facts(NamedTuple):
     """What must be the same in all processes."""

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmime.engine.sampling import generator, mini_batches
+from fedmime.batching import generator, mini_batches
 
 sizes, widths = st.integers(1, 40), st.integers(1, 12) | st.none()
 
