@@ -113,8 +113,8 @@ def simulate(
         | {"on_round": on_round, "stop": stop},
     )
     evaluation = Evaluation(evaluate_every, clients_every, evaluate_train)
+    prepare()  # before anything is compiled
     gate, saving, key = gate or Gate(), saving or Saving(), run_key(int(seed))
-    prepare()
     state = algorithm.init(problem.init(fold_in(key, 0)) if initial is None else initial)
     aggregator, sampling = aggregator_of_run(aggregation, algorithm, state.server, schedule, population, rounds)
     state = state._replace(aggregation=aggregator.start())
