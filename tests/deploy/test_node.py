@@ -12,9 +12,9 @@ from engine.backends.losses import FAILING_LATER
 import fedmime as fm
 from deploy.fleets import CLIENTS, FEDAVG, FIRST, MIME, Meddling, answered, asked, deploy, frame, nodes
 from engine.setting import PROBLEM, a
-from fedmime.deploy.messages import Answer, Ask, Hello, Profile, Refusal, is_a, opened, packed
+from fedmime.deploy.messages import Answer, Ask, Hello, Profile, Refusal, is_a, library_version, opened, packed
 from fedmime.deploy.node import JaxNode
-from fedmime.deploy.terms import library_version, terms_of
+from fedmime.deploy.terms import terms_of
 
 g = fm.aggregation
 RUN, NONCE = "1" * 32, "2" * 32
