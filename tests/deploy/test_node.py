@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine.backends.losses import FAILING_LATER
 
 import fedmime as fm
 from deploy.fleets import CLIENTS, FEDAVG, FIRST, MIME, Meddling, answered, asked, deploy, frame, nodes
+from engine.backends.ray.losses import FAILING_LATER
 from engine.setting import PROBLEM, a
 from fedmime.deploy.messages import Answer, Ask, Hello, Profile, Refusal, is_a, library_version, opened, packed
 from fedmime.deploy.node import JaxNode

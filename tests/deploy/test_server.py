@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine.backends.losses import NOISY
 
 import fedmime as fm
 from deploy.fleets import (
@@ -26,6 +25,7 @@ from deploy.fleets import (
     nodes,
     simulate,
 )
+from engine.backends.ray.losses import NOISY
 from engine.setting import KINDS, PROBLEM, a, o
 from fedmime.deploy import server
 from fedmime.deploy.backend import DeployedBackend

@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from engine.backends.losses import NOISY
 
 import fedmime as fm
+from engine.backends.ray.losses import NOISY
 from engine.setting import KINDS, PROBLEM, a, falling, model, o
 from fedmime.deploy.messages import Hello
 from fedmime.deploy.terms import built, schedule_of, terms_of
