@@ -104,6 +104,7 @@ def test_workers_write_what_clients_keep(ray: Ray, kind: str, tmp_path: Path) ->
     clients = range(len(SIZES))
     assert same(kept.state.memory.read(clients), unbroken(kind).state.memory.read(clients))
     assert (kept.history["bytes_gathered"] < unbroken(kind).history["bytes_gathered"]).all()
+    assert not kept.state.memory._taken
     assert not list((tmp_path / "run").glob(".*.tmp"))
     further = run(algorithm, ray, run_dir=tmp_path / "run", rounds=ROUNDS + 2)
     whole = run(algorithm, ray, run_dir=tmp_path / "other", rounds=ROUNDS + 2)
