@@ -17,10 +17,14 @@ def _received(seat: Seat, numbers: int, seconds: float) -> Received:
 
 def test_rounds_and_workers_are_counted() -> None:
     tally, one, other = Tally(), Seat(0, None), Seat(1, None)
+    lost = [(Seat(0, None), "before the run")]
+    tally.begin(7, lost)
     tally.sent({"x": np.zeros(4), "n": 3}, 0.5)
     tally.received([_received(one, 10, 1.0), _received(other, 20, 2.0)])
+    lost.append((other, "it died"))
+    tally.begin(7, lost)
     tally.received([_received(one, 1, 1.0)])  # phase 2 of the same round
-    assert tally.figures(lost=1) == {
+    assert tally.figures() == {
         "workers": 2,
         "workers_lost": 1,
         "bytes_broadcast": 32,
@@ -28,10 +32,10 @@ def test_rounds_and_workers_are_counted() -> None:
         "seconds_broadcast": 0.5,
         "seconds_gather": 0.75,
     }
-    tally.begin()
+    tally.begin(8, lost)
     tally.received([_received(one, 10, 1.0)])
-    assert tally.figures(lost=0)["bytes_gathered"] == 80
-    assert list(tally.lines({other: "it died"})) == [
+    assert (tally.figures()["bytes_gathered"], tally.figures()["workers_lost"]) == (80, 0)
+    assert list(tally.lines()) == [
         "worker 0: 2 rounds, 3 parts, 3.0 s of computing, 0.0 MB of answers",
         "worker 1: 1 rounds, 1 parts, 2.0 s of computing, 0.0 MB of answers; lost: it died",
     ]

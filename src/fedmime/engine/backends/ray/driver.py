@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import socket
@@ -47,7 +48,9 @@ class _Round:
         self.refs = {number: [ray.put(part)] for number, part in parts.items()}
         self.points: list[Any] | None = None  # a reference to those of phase 1
         self.placed: dict[int, Seat] = {}
-        self.new: dict[int, Any] = {}  # what clients keep if the server accepts the round, or the slots that have it
+        self.taken: dict[int, list[int]] = {}  # by part, slots of the memory file that its worker may write to
+        self.written: dict[int, int] = {}  # by client, the slots with what it keeps if the server accepts the round
+        self.new: dict[int, Any] = {}  # by client, such values that came here
 
 
 class RayBackend(Simulated):
@@ -69,14 +72,16 @@ class RayBackend(Simulated):
         self._population = None if needs.expected is None else needs.expected.population
         self._run, self._crew = f"{_PROCESS}-{next(_numbers)}", None
         self._rounds: dict[int, _Round] = {}  # by round: the current one, and the next
-        self._tally, self._lost = Tally(), 0  # and how many workers were lost before the current round
+        self._tally = Tally()
         self._mark: Path | None = None  # by which workers recognise the directory of the client memory
 
     def prepare(self, work: Work) -> None:
         """See `Backend.prepare`. Workers lay their parts out when they have finished the current round's."""
         workers, current = self._workers(work), self._round(work)
-        if workers.ready:
-            dispatch.place(workers, self._orders(current), current.placed, list(current.parts))
+        if not workers.ready:
+            return
+        dispatch.place(workers, self._orders(current), current.placed, list(current.parts))
+        with contextlib.suppress(Exception):  # whatever is wrong shows when the round's turn comes
             for number, seat in current.placed.items():
                 seat.actor.prepare.remote(self._run, number, current.id, current.refs[number])
 
@@ -86,6 +91,7 @@ class RayBackend(Simulated):
         """See `Backend.ask`."""
         check_kept(work, self._model)
         workers, current = self._workers(work), self._round(work)
+        self._tally.begin(current.id, workers.lost)
         before, sent = current.points, None
         if points:
             current.points = self._put(plain(points))
@@ -96,11 +102,11 @@ class RayBackend(Simulated):
         ask = Ask(plain(work.aggregator), plain(bound), asked, sent, before, None, work.algorithm)
         received = dispatch.collect(workers, self._orders(current, ask), current.placed)
         self._tally.received(received.values())
-        answers = [received[number].answer for number in sorted(received)]
-        for answer in answers:
-            current.new |= answer.new
+        answers = {number: received[number].answer for number in sorted(received)}
+        for number, answer in answers.items():
+            (current.written if number in current.taken else current.new).update(answer.new)
             self._intake.repeat(answer.findings)
-        return added(answers, work.cohort)
+        return added(list(answers.values()), work.cohort)
 
     def settle(self, work: Work, accepted: bool) -> None:
         """See `Backend.settle`.
@@ -110,12 +116,12 @@ class RayBackend(Simulated):
         current = self._rounds.pop(work.round, None)
         if current is None or self.memory is None:
             return
-        slots = {client: new for client, new in current.new.items() if isinstance(new, int)}
-        if isinstance(self.memory, DiskMemory):
-            self.memory.adopt(slots) if accepted else self.memory.give_back(slots.values())
         if accepted:
-            values = {client: new for client, new in current.new.items() if client not in slots}
-            self.memory = self.memory.write(list(values), list(values.values()))
+            self.memory = self.memory.write(list(current.new), list(current.new.values()))
+        if isinstance(self.memory, DiskMemory):
+            self.memory.adopt(current.written if accepted else {})
+            for slots in current.taken.values():
+                self.memory.give_back(slots)
 
     def metrics(self, params: Any, batch: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """See `Backend.metrics`. The server's data is here, and so are its evaluations."""
@@ -123,11 +129,7 @@ class RayBackend(Simulated):
 
     def figures(self) -> Mapping[str, float]:
         """See `Backend.figures`."""
-        lost = 0 if self._crew is None else len(self._crew.lost)
-        found = self._tally.figures(lost - self._lost)
-        self._tally.begin()
-        self._lost = lost
-        return found
+        return self._tally.figures()
 
     def close(self) -> None:
         """See `Backend.close`. The run's log says what every worker has done."""
@@ -135,7 +137,7 @@ class RayBackend(Simulated):
         if self._mark is not None:
             self._mark.unlink(missing_ok=True)
         if workers is not None:
-            for line in self._tally.lines(dict(workers.lost)):
+            for line in self._tally.lines():
                 notes.info("ray: %s", line)
             workers.end(self._run)
             crew.release(self._options)
@@ -149,18 +151,19 @@ class RayBackend(Simulated):
 
         def send(part: Part, seat: Seat) -> Any:
             assert ask is not None
-            kept = None if ask.message is None else self._kept(part, seat)
+            kept = None if ask.message is None else self._kept(current, part, seat)
             given = (self._run, part.number, current.id, current.refs[part.number], ask._replace(kept=kept))
             return seat.actor.ask.remote(*given)
 
         return {n: dispatch.Order(part.cost, functools.partial(send, part)) for n, part in current.parts.items()}
 
-    def _kept(self, part: Part, seat: Seat) -> Slots | list[Any] | None:
+    def _kept(self, current: _Round, part: Part, seat: Seat) -> Slots | list[Any] | None:
         """What a worker needs to know of what a part's clients have kept."""
+        current.taken.pop(part.number, None)  # by a worker that was lost
         if self.memory is None:
             return None
         if isinstance(self.memory, DiskMemory) and self._run in seat.reaches:
-            free = self.memory.take(len(part.training))
+            free = current.taken[part.number] = self.memory.take(len(part.training))
             return Slots(self.memory.slots(part.training), dict(zip(part.training, free, strict=True)))
         values = plain(self.memory.read(part.training))
         self._tally.sent(values, 0.0)
@@ -190,7 +193,6 @@ class RayBackend(Simulated):
             crew.hold(self._options)
             try:
                 self._crew = crew.started(self._options)
-                self._lost = len(self._crew.lost)
                 recipe = Recipe(work.algorithm, plain(work.aggregator), getattr(work.cohort.source, "schedule", None))
                 modules = modules_of(self.problem, self._population, recipe)
                 subject = Subject.of(self.problem, self._population, recipe, modules)

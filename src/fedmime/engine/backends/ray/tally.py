@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -35,10 +35,16 @@ class Tally:
 
     def __init__(self) -> None:
         self.shares: dict[Seat, Share] = {}
-        self.begin()
+        self._round, self._lost, self._before = -1, [], 0
+        self._count_anew()
 
-    def begin(self) -> None:
-        """Begin to count a round."""
+    def begin(self, round_id: int, lost: Sequence[tuple[Seat, str]]) -> None:
+        """Count for this round; `lost` are the workers that a crew has lost, each with the reason, and will lose."""
+        if round_id != self._round:
+            self._round, self._lost, self._before = round_id, lost, len(lost)
+            self._count_anew()
+
+    def _count_anew(self) -> None:
         self._seats: set[Seat] = set()
         self._sent = self._received = 0
         self._sending = self._receiving = 0.0
@@ -60,19 +66,20 @@ class Tally:
             self._received += size
             self._receiving += seconds
 
-    def figures(self, lost: int) -> dict[str, float]:
-        """The figures of the current round for the history, in which so many workers were lost."""
+    def figures(self) -> dict[str, float]:
+        """The figures of the current round for the history."""
         return {
             "workers": len(self._seats),
-            "workers_lost": lost,
+            "workers_lost": len(self._lost) - self._before,
             "bytes_broadcast": self._sent,
             "bytes_gathered": self._received,
             "seconds_broadcast": round(self._sending, 6),
             "seconds_gather": round(self._receiving, 6),
         }
 
-    def lines(self, lost: Mapping[Seat, str]) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
         """A line for every worker of the run, and why those were lost that were."""
+        lost = dict(self._lost)
         for seat, share in sorted(self.shares.items(), key=lambda pair: pair[0].number):
             yield f"{seat}: {share}" + (f"; lost: {lost[seat]}" if seat in lost else "")
 
