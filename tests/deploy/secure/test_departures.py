@@ -117,6 +117,14 @@ def test_a_cohort_of_which_too_few_are_connected_reveals_nothing() -> None:
     assert not in_round_1
 
 
+def test_a_private_round_without_a_sum_is_abandoned() -> None:
+    """A private run releases noise even where nobody's message counts, but not where too few clients report."""
+    private = g.gaussian(0.1, 0.5, 1e-5, gradient_clip=0.5)
+    gone = {FIRST + number: Stage.INPUT for number in range(5)}
+    run = secure_run(MIME, private, _silent(0, gone), rounds=1, **{**ALL, "weights": "uniform"})
+    assert list(run.history["abandoned"]) == [True]
+
+
 def test_with_over_selection_who_is_slow_is_left_out() -> None:
     transport = Meddling(nodes(FEDAVG, CLIPPED, secure=SECURE), last=[FIRST])
     options = {**SETTINGS, "participation": fm.Participation(over_selection=1.25)}

@@ -90,9 +90,11 @@ class SecureBackend(DeployedBackend):
         wanted = self._wanted(current, offer)
         self._await(offer, wanted, time.monotonic() + self._options.deadline)
         try:
+            if missing := self._targets(offer, wanted).keys() - {role for each in wanted for role in each.roles}:
+                raise Aborted(f"nobody is left who could send its {min(missing)}")
             sums = [self._summed(current, offer, group) for group in _by_role(wanted)]
         except Aborted as problem:
-            notes.info("round %d reveals nothing: %s", work.round, problem)
+            notes.info("round %d has no sum: %s", work.round, problem)
             return Answer((), 0.0, None, 0, lambda: current.refused, strays=current.strays, cancelled=True)
         return self._answer(current, offer, sums)
 
