@@ -50,7 +50,9 @@ class Scripted:
 
 def _roster(replies: dict[int, Reply]) -> tuple[Roster, Scripted]:
     transport = Scripted(replies)
-    return Roster(transport, HELLO, DIGEST, ("jax",), lambda name: f"<{name}>"), transport
+    return Roster(
+        transport, HELLO, DIGEST, {"affine": "its dialect 'affine' cannot"}, lambda name: f"<{name}>"
+    ), transport
 
 
 def _greet(roster: Roster, transport: Scripted) -> None:

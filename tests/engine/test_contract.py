@@ -67,7 +67,7 @@ def test_a_run_and_a_sweep_look_before_their_first_round() -> None:
     prepared = train.prepare(Setting(task="digits-logistic", rounds=2))
     wide = dataclasses.replace(prepared.problem, loss=lambda *given: prepared.problem.loss(*given)[:, None])
     points = [dataclasses.replace(prepared, problem=wide)]
-    lockstep = Lockstep(points, [{}], [2], Shelf(None))
+    lockstep = Lockstep(points, [{}], [2], Shelf(None), fm.backends.local())
     _refused(lambda: lockstep.advance(lockstep.trials, 2, lambda: seen.append(1)), fm.ConfigError, words)
     assert not seen
 

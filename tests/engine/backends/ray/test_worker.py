@@ -54,7 +54,7 @@ class InParts:
                 for number, part in split(work, outer.parts, CLIENTS).items():
                     kept = None if self.memory is None or sent is None else self.memory.read(part.training)
                     before = None if points else self.before
-                    ask = Ask(plain(work.aggregator), plain(bound), at, sent, before, kept)
+                    ask = Ask(plain(work.aggregator), plain(bound), at, sent, before, kept, work.algorithm)
                     outer.asked.append((part, ask))
                     answers.append(run.ask(number, work.round, [part], ask))
                     self.new |= answers[-1].new
