@@ -23,7 +23,7 @@ NAMED = {"handwriting-mlp": (50, 450), "emnist-cnn": (20, 100), "char_lstm": (20
 QUICK_DENSE, QUICK_NAMED = (50, 250, 750), ("handwriting-mlp",)
 SERVER, QUICK_SERVER = (50, 750, 2750), (50, 750)  # widths whose server steps are timed
 FEW, MANY = 20, 420  # clients of an empty round
-ROUNDS, EMPTY_ROUNDS = 8, 40
+ROUNDS, EMPTY_ROUNDS = 6, 40
 
 
 def measure(quick: bool, say: Say) -> dict[str, Any]:
