@@ -22,7 +22,6 @@ import jax
 
 import fedmime as fm
 from fedmime.aggregation import communication
-from fedmime.data import partition
 from fedmime.deploy.flower import keeper, keys, operate
 from fedmime.deploy.flower.admission import Admission
 from fedmime.deploy.flower.launcher import (
@@ -86,8 +85,8 @@ def cpu(of: int) -> Counter[str]:
 
 @contextlib.contextmanager
 def running(prepared: Any, nodes: int, flower: bool, home: Path) -> Iterator[tuple[operate.Running, Proxy]]:
-    """A deployment whose nodes go through a proxy."""
-    population = partition.regroup(prepared.population, nodes)
+    """A deployment whose nodes, one for each of the task's first clients, go through a proxy."""
+    clients = {f"node_{k}": prepared.population.client_at(k) for k in range(nodes)}
     with Launcher(home / "logs") as launcher:
         server = launcher.directory / "server"
         keys.make_server(server, [LOOPBACK])
@@ -96,11 +95,11 @@ def running(prepared: Any, nodes: int, flower: bool, home: Path) -> Iterator[tup
         proxy = Proxy(port)
         address = Address(LOOPBACK, proxy.port, server / keys.AUTHORITY)
         admission = Admission(control, server / keys.NODES)
-        for name, other in zip(population.ids, others, strict=True):
+        for (name, columns), other in zip(clients.items(), others, strict=True):
             key = keys.make_node(launcher.directory / "keys", name)
             key.with_name(f"{name}.pub").rename(server / keys.NODES / f"{name}.pub")
             store = home / f"{name}.store"
-            fm.data.from_arrays({name: population.client(name)}).save(store)
+            fm.data.from_arrays({name: columns}).save(store)
             given = {"task": prepared.setting.task, "store": str(store), "name": name, "state": str(home / name)}
             plan = NodePlan(name, key, address, Order("fedmime.deploy.flower.builders:of_task", given))
             if flower:

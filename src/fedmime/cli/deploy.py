@@ -108,6 +108,8 @@ def run(args: Deploy) -> int:
     """Do what was asked; gives the exit code."""
     if importlib.util.find_spec("flwr") is None:
         raise ConfigError("deploying is an extra: pip install 'fedmime[deploy]'")
+    if sys.platform != "linux" and not isinstance(args, Keys):
+        raise ConfigError(f"deploying takes Linux, whose processes can be kept together; this is {sys.platform}")
     actions: dict[type, Callable[..., int]] = {Local: _local, Server: _server, Client: _client, Keys: _keys}
     return actions[type(args)](args)
 

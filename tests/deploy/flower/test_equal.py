@@ -41,3 +41,16 @@ def test_five_nodes_learn_what_a_simulation_learns(name: str, tmp_path: Path, fa
     assert "token" not in (out / "command.txt").read_text()
     assert left_over(tmp_path) == []
     assert listening(out / "logs") == set()
+
+
+def test_flowers_own_supernodes_learn_the_same(tmp_path: Path) -> None:
+    """Every message is a new process, which hands it to a worker."""
+    out = tmp_path / "run"
+    words = ["deploy", "local", "--node", "flower", "--nodes", 2, "--task", TASK, "--rounds", 2, "--out", out]
+    done = program([*words, *SETTINGS["scaffold"]], 290, tmp_path)
+    assert done.returncode == 0, done.stderr
+    deployed, simulation = (jax.tree.leaves(fm.Run.load(path).params) for path in (out, simulated(out, 2, 2)))
+    for one, other in zip(deployed, simulation, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    assert left_over(tmp_path) == []
+    assert listening(out / "logs") == set()

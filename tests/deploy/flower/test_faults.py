@@ -191,7 +191,7 @@ def test_only_registered_keys_are_let_in(tmp_path: Path) -> None:
 
 
 def test_the_port_speaks_nothing_but_tls(tmp_path: Path) -> None:
-    """Plain text gets no answer, a server with another certificate is not trusted, and the run goes on."""
+    """Plain text gets no answer, another certificate is not trusted, too much is not read, and the run goes on."""
     with deployed(tmp_path) as running:
         host, _, port = running.admission.control._address.rpartition(":")
         with socket.create_connection((host, int(port)), 10) as plain_text:
@@ -201,6 +201,11 @@ def test_the_port_speaks_nothing_but_tls(tmp_path: Path) -> None:
         context = ssl.create_default_context(cafile=str(tmp_path / "other" / keys.AUTHORITY))
         with socket.create_connection((host, int(port)), 10) as connection, pytest.raises(ssl.SSLError, match="verify"):
             context.wrap_socket(connection, server_hostname=host)
+        own = ssl.create_default_context(cafile=str(running.launcher.directory / "server" / keys.AUTHORITY))
+        for header, status in ((b"content-length: 2000000000", b"413"), (b"transfer-encoding: chunked", b"411")):
+            with own.wrap_socket(socket.create_connection((host, int(port)), 10), server_hostname=host) as stranger:
+                stranger.sendall(b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: a\r\n" + header + b"\r\n\r\n")
+                assert stranger.recv(1000).startswith(b"HTTP/1.1 " + status)
         assert learn(running, tmp_path / "run", 1)["clients"].tolist() == [3]
 
 

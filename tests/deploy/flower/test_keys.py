@@ -27,6 +27,7 @@ def test_a_server_proves_its_names_and_addresses(tmp_path: Path) -> None:
     assert names.get_values_for_type(x509.IPAddress) == [
         ipaddress.ip_address("10.0.0.1"),
         ipaddress.ip_address("127.0.0.1"),
+        ipaddress.ip_address("::1"),
     ]
     assert names.get_values_for_type(x509.DNSName) == ["here.example", "localhost"]
     assert not leaf.extensions.get_extension_for_class(x509.BasicConstraints).value.ca

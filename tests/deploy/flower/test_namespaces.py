@@ -29,6 +29,16 @@ pytestmark = [
 TASK, NODES, ROUNDS, SERVER, PORT = "digits-two-labels", 2, 3, "10.77.0.1", 9092
 
 
+_STRANGER = """
+import http.client, ssl, sys
+context = ssl.create_default_context(cafile=sys.argv[1])
+for path in ("/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/acquire-task", "/docs"):
+    connection = http.client.HTTPSConnection(sys.argv[2], context=context, timeout=20)
+    connection.request("POST", path, b"", {"content-type": "application/x-protobuf"})
+    print(connection.getresponse().status)
+"""
+
+
 class Machine:
     """A network namespace."""
 
@@ -90,6 +100,12 @@ def test_two_machines_share_a_model_and_the_link_carries_tls_only(
             given = ["--key", tmp_path / name / name, "--authority", tmp_path / name / "ca.crt"]
             given += ["--data", tmp_path / name / "store", "--task", TASK, "--patience", 200]
             nodes.append(run(clients, command(["deploy", "client", "--server", f"{SERVER}:{PORT}", *given])))
+        for process in nodes:
+            assert process.stderr is not None
+            while "connected to" not in process.stderr.readline():
+                assert process.poll() is None
+        words = [sys.executable, "-c", _STRANGER, str(federation / "ca.crt"), f"{SERVER}:{PORT}"]
+        assert run(clients, words).communicate(timeout=60)[0].split() == ["403"] * 4
         said, errors = serving.communicate(timeout=250)
         assert serving.returncode == 0, errors
         assert f": {ROUNDS} rounds, accuracy " in said

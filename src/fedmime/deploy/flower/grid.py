@@ -22,8 +22,8 @@ from fedmime.errors import ClusterError
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
-_PAUSE = 0.1  # seconds between two looks for one node's reply
-_LOOKS = 25.0  # looks a second for all nodes together, each of which costs the SuperLink some milliseconds
+_SHORTEST, _LONGEST, _GROWTH = 0.05, 2.0, 1.4  # seconds between two looks for one node's reply
+_LOOKS = 50.0  # looks a second for all nodes together, each of which costs the SuperLink some milliseconds
 _GRACE = 5.0  # seconds that a message outlives its deadline, so that nobody looks for one that is gone
 _REASON = 200  # characters
 
@@ -53,7 +53,7 @@ class GridTransport:
         sent = self._push(requests, deadline + _GRACE)
         arrived: queue.SimpleQueue[tuple[int, bytes | Failure | ClusterError]] = queue.SimpleQueue()
         over = threading.Event()
-        pause = max(_PAUSE, len(sent) / _LOOKS)
+        pause = max(_SHORTEST, len(sent) / _LOOKS)
         for node, message_id in sent.items():
             if message_id:
                 watch = (node, message_id, arrived, over, pause)
@@ -84,7 +84,10 @@ class GridTransport:
     def _watch(
         self, node: int, message_id: str, arrived: queue.SimpleQueue[Any], over: threading.Event, pause: float
     ) -> None:
-        """Look for the reply to one message until it is there, or nobody wants it any more."""
+        """Look for the reply to one message until it is there, or nobody wants it any more.
+
+        The longer it has not come, the longer is the pause between two looks: the delay is a part of the wait.
+        """
         while not over.is_set():
             try:
                 with _lost():
@@ -99,6 +102,7 @@ class GridTransport:
                 arrived.put((node, Failure(_one_line(f"{type(error).__name__}: {error}"))))
                 return
             over.wait(pause)
+            pause = max(min(pause * _GROWTH, _LONGEST), pause)
 
     def _opened(self, message: Any) -> bytes | Failure:
         """What a reply carries."""

@@ -51,8 +51,8 @@ def ask(order: Order, directory: Path, request: bytes, deadline: float, owner: i
     try:
         with FileLock(directory / LOCK, deadline, mode=0o600):
             connection = _known(order, directory, end) or _started(order, directory, end, owner)
-    except Timeout:
-        raise WorkerFailed("another message is still starting the worker") from None
+    except (Timeout, TimeoutError):
+        raise WorkerFailed("the worker is still busy with another message, or being started by one") from None
     with connection:
         try:
             connection.settimeout(_left(end))
@@ -62,9 +62,7 @@ def ask(order: Order, directory: Path, request: bytes, deadline: float, owner: i
             _end(channel.peer(connection).process)
             raise WorkerFailed(f"the worker has not answered in {deadline:.0f} s and was ended") from None
         except ConnectionError:
-            raise WorkerFailed(
-                "the worker has ended or dropped the message; its log on the client tells more"
-            ) from None
+            raise WorkerFailed("the worker has ended or dropped the message; its log on the client tells why") from None
 
 
 def _known(order: Order, directory: Path, end: float) -> socket.socket | None:
@@ -77,10 +75,12 @@ def _known(order: Order, directory: Path, end: float) -> socket.socket | None:
         channel.send(connection, order.identity().encode())
         if channel.receive(connection, len(SAME) + 1) == SAME:
             return connection
-    except (ConnectionError, TimeoutError, ValueError):
-        pass  # it has just ended, or it hangs
-    with connection, contextlib.suppress(ProcessLookupError):
         _end(channel.peer(connection).process)
+    except TimeoutError:  # it hangs
+        _end(channel.peer(connection).process)
+    except (ConnectionError, ProcessLookupError):  # it has just ended by itself
+        pass
+    connection.close()
     return None
 
 

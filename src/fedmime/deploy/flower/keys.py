@@ -38,7 +38,7 @@ def make_server(directory: Path, hosts: Sequence[str]) -> None:
     """
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    hosts = [*dict.fromkeys((*hosts, "127.0.0.1", "localhost"))]  # the server's own processes reach it by these
+    hosts = [*dict.fromkeys((*hosts, "127.0.0.1", "::1", "localhost"))]  # the server's own processes reach it by these
     if (directory / CERTIFICATE).exists():
         raise ConfigError(f"keys: {str(directory)!r} holds a certificate already; name another directory")
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))

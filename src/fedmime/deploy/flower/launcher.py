@@ -24,12 +24,8 @@ from fedmime.errors import ClusterError
 from fedmime.files import private_directory
 
 LOOPBACK = "127.0.0.1"
-_QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    # Half a second shorter for each message than with the pause of a second that Flower makes.
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
-}
+_QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+_PROMPT = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds; Flower waits a second before it starts a process
 _STARTING = 60.0  # seconds that a SuperLink has to serve
 _ENDING = 30.0  # seconds that everything has to end
 
@@ -145,8 +141,9 @@ def start_superlink(launcher: Launcher, directory: Path, host: str, port: int, m
         command += [f"--ssl-{option}", str(directory / name)]
     command += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
     launcher.start("superlink", command, {MOST_VARIABLE: str(most)})
-    reached = LOOPBACK if host == "0.0.0.0" else host  # noqa: S104 (compared, not listened at)
-    control = Control(f"{reached}:{port}", directory / keys.AUTHORITY)
+    reached = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)  # noqa: S104 (compared, not listened at)
+    authority = directory / keys.AUTHORITY
+    control = Control(str(Address(reached, port, authority)), authority)
     control.wait(_STARTING, launcher.check)
     return control
 
@@ -188,7 +185,7 @@ def start_supernode(launcher: Launcher, plan: NodePlan, port: int) -> None:
     file = _written(launcher, plan.name, dataclasses.asdict(plan.order) | {"directory": str(home)})
     command = ["flower-supernode", "--root-certificates", str(plan.server.authority), "--superlink", str(plan.server)]
     command += ["--auth-supernode-private-key", str(plan.key), "--host", LOOPBACK, "--port", str(port)]
-    launcher.start(plan.name, [*command, "--node-config", f"order={json.dumps(str(file))}"], again=True)
+    launcher.start(plan.name, [*command, "--node-config", f"order={json.dumps(str(file))}"], _PROMPT, again=True)
 
 
 def _written(launcher: Launcher, name: str, told: Mapping[str, Any]) -> Path:

@@ -29,7 +29,7 @@ from fedmime.deploy.protocol import Node
 from fedmime.errors import ClusterError, ConfigError
 from fedmime.files import read_object
 
-_SHORTEST, _LONGEST, _GROWTH = 0.05, 2.0, 1.3  # seconds between two looks for a message
+_SHORTEST, _LONGEST, _GROWTH = 0.05, 2.0, 1.4  # seconds between two looks for a message
 _AGAIN = 2.0  # seconds before a lost SuperLink is tried again
 _BEAT, _EXPECTED = 4.0, 10.0  # seconds between two signs of life, and within which the SuperLink expects one
 _RAISED, _UNKNOWN = 2, 0  # Flower's codes of errors
