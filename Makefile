@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-rates test test-deploy lint bench docs install browser clean
+.PHONY: demo demo-rates test test-deploy test-versions lint bench docs install browser clean
 
 # Stamps make a second install free; they are renewed when the project's requirements change. The demo needs no
 # developers' tools. Pip never removes an extra, and the full install is one for the demo, too.
@@ -46,9 +46,27 @@ test: install lint browser
 	$(BIN)/python -m pytest --quiet $(FLOWER)
 	XLA_FLAGS= FEDMIME_NATIVE=0 $(BIN)/python -m pytest --quiet $(SHARED) tests/engine/backends/test_reference.py -k "models_and and (mlp-fedavg or mlp-mime_mvr or cnn-fedavg)"
 
-# Real deployments: five nodes, faults, two network namespaces (which take root). About half an hour on two cores.
+# Real deployments: five nodes, masked sums, faults, two network namespaces (which take root). About half an hour on two
+# cores.
 test-deploy: install
 	$(BIN)/python -m pytest --quiet -m slow tests/deploy
+
+# The wheel with the newest packages on the index, whatever constraints.txt says, under each of these interpreters. XLA's
+# flags that the tests set are not known to every version.
+PYTHONS ?= python3.11 python3.12 python3.13
+CHECKED := tests/test_vector.py tests/test_hyperparameters.py tests/runs tests/engine/test_simulate.py \
+  tests/identities/test_reductions.py
+test-versions:
+	rm -rf build/versions && mkdir -p build/versions
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir build/versions .
+	for python in $(PYTHONS); do \
+	  home=build/versions/$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	  $$python -m venv $$home && \
+	  $$home/bin/python -m pip install --quiet build/versions/*.whl pytest pytest-timeout hypothesis matplotlib && \
+	  $$home/bin/python -c 'import sys, fedmime, jax, numpy; print(sys.version.split()[0], "JAX", jax.__version__, "NumPy", numpy.__version__, fedmime.__file__)' && \
+	  XLA_FLAGS= $$home/bin/python -m pytest --quiet $(CHECKED) && \
+	  XLA_FLAGS= $$home/bin/python -m pytest --quiet tests/test_documents.py -k README || exit 1; \
+	done
 
 lint: install
 	$(BIN)/ruff check .

@@ -157,12 +157,10 @@ def compute(setup: Setup, workers: int, client: float) -> float:
     Clients are dealt once a round, by all that they compute in it.
     """
     method, model, examples = setup
-    step = model.steps[method.name]
-    each = [
-        client + sum(-(-n // BATCH) * step if phase.trains else n * model.example for phase in method.phases)
-        for n in examples
-    ]
-    return max(deal(each, workers))
+    n = np.asarray(examples)
+    step, batches = model.steps[method.name], -(-n // BATCH)
+    each = client + sum(batches * step if phase.trains else n * model.example for phase in method.phases)
+    return max(deal(each.tolist(), workers))
 
 
 def on_one_machine(setup: Setup, constants: Constants, cores: int = 2) -> Split:

@@ -1,19 +1,29 @@
 """Sphinx settings: Markdown pages, one theme, the API read from docstrings."""
 
 import re
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # reference.py
 
 project = "fedmime"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 3
 html_theme = "furo"
+html_title = "fedmime"
+html_static_path = ["_static"]
+html_css_files = ["fedmime.css"]
 exclude_patterns = ["_build", "_generated"]
 autodoc_member_order = "bysource"
+napoleon_use_ivar = True  # attributes of a docstring are not described twice
 default_role = "code"
 
 
 def _math(app, what, name, obj, options, lines) -> None:
-    """Docstrings write formulas between dollars, as the pages do."""
+    """Docstrings write formulas between dollars, as the pages do; named tuples have nothing to say about a field."""
+    if lines and lines[0].startswith("Alias for field number"):
+        lines.clear()
     text = re.sub(r"\$([^$]+)\$", lambda m: f":math:`{' '.join(m.group(1).split())}`", "\n".join(lines))
     lines[:] = text.split("\n")
 
@@ -50,7 +60,17 @@ def _commands(app) -> None:
     target.write_text("\n".join(parts))
 
 
+def _api(app) -> None:
+    """Write the reference of every public name."""
+    from reference import page
+
+    target = Path(__file__).parent / "_generated" / "api.rst"
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(page())
+
+
 def setup(app) -> None:
+    app.connect("builder-inited", _api)
     app.connect("builder-inited", _commands)
     app.connect("builder-inited", _sheet)
     app.connect("autodoc-process-docstring", _math)

@@ -10,8 +10,12 @@ os.environ.setdefault("JAX_ENABLE_X64", "1")
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "3")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Compiling is most of what tests cost: they ask for less optimized programs, which compute the same. The comparison of
-# the engine with a plain loop is run again as users run it, see the Makefile.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+# the engine with a plain loop is run again as users run it, see the Makefile. One module of machine code a program is
+# faster to make than the many that are compiled side by side, and takes fewer mapped regions.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+)
 # And a program that another test or process of this run has compiled is not compiled again.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{tempfile.gettempdir()}/fedmime-tests-{os.getpid()}")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -37,7 +41,13 @@ def fact(request: pytest.FixtureRequest):
     return record
 
 
-_MOST_MAPS, _LOOK_EVERY = 15_000, 4  # a process may have 65,530 mapped regions; every compiled program takes some
+def pytest_collection_finish() -> None:
+    """Look for unreachable objects less often: tests and JAX's programs are many objects that stay."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
+
+
+_MOST_MAPS, _LOOK_EVERY = 30_000, 4  # a process may have 65,530 mapped regions; every compiled program takes some
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:

@@ -18,7 +18,7 @@ LAYERS = [
     {"cli", "deploy"},
     {"experiments", "report"},
     {"backends", "engine", "data", "models", "theory"},
-    {"runs"},
+    {"runs", "trackers"},
     {"aggregation", "algorithms"},
     {"optimizers"},
     {
@@ -40,6 +40,7 @@ WITHIN = {  # who may import whom in the same layer
     ("cli", "deploy"),
     ("experiments", "report"),
     ("theory", "data"),
+    ("trackers", "runs"),
     ("theory", "models"),
     ("aggregation", "algorithms"),
     ("hyperparameters", "validation"),
@@ -55,7 +56,7 @@ WITHIN = {  # who may import whom in the same layer
     ("files", "errors"),
     ("origin", "errors"),
 }
-EXTRAS = {"flax", "equinox", "matplotlib", "ray", "flwr", "torch"}
+EXTRAS = {"flax", "equinox", "matplotlib", "ray", "flwr", "torch", "datasets", "pandas", "PIL", "wandb", "mlflow"}
 PURE = (
     "vector.py",
     "hyperparameters.py",

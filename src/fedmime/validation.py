@@ -44,6 +44,7 @@ POSITIVE = Range(lambda v: v > 0, "be positive")
 BOUND = Range(lambda v: v > 0, "be positive, or math.inf", infinite=True)
 NON_NEGATIVE = Range(lambda v: v >= 0, "not be negative")
 UNIT = Range(lambda v: 0 <= v < 1, "lie in [0, 1)")
+SHARE = Range(lambda v: 0 < v <= 1, "lie in (0, 1]")
 CLOSED_UNIT = Range(lambda v: 0 <= v <= 1, "lie in [0, 1]")
 
 

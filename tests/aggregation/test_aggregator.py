@@ -17,10 +17,12 @@ from engine.setting import CLASSES, DIM, PROBLEM, a, close, columns, o, populati
 from fedmime.aggregation import wire
 from fedmime.aggregation.aggregator import PLAIN, sender_of
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
+from fedmime.aggregation.gate import Reason
 from fedmime.engine.backends.local import dispatch
 from fedmime.engine.backends.local.layout import Layout
 from fedmime.engine.backends.specification import Local
 from fedmime.engine.sampling import Schedule
+from fedmime.vector import Vector
 
 g = fm.aggregation
 MOMENTUM = o.momentum(0.6)
@@ -94,6 +96,12 @@ def test_refusals_of_runs_in_one_clear_line() -> None:
         (a.centralized(o.sgd(), 0.1), g.clip(1.0), "aggregation must be None for Centralized"),
         (a.scaffold(0.1), g.median(), "Median cannot combine what clients of Scaffold send to be summed"),
         (a.feddyn(0.1, 0.1), g.krum(1), "Krum cannot combine what clients of FedDyn send to be summed"),
+        (
+            a.fedexp(0.1),
+            g.clip(1.0),
+            "clip measures a message as one vector, and clients of FedExP send numbers beside",
+        ),
+        (a.fednova(0.1), g.median(), "Median measures a message as one vector, and clients of FedNova send numbers"),
         (a.fedavg(0.1), g.clip(lambda t: -1.0), "clip: norm(0) must be"),
     ]
     for algorithm, aggregation, words in cases:
@@ -101,6 +109,21 @@ def test_refusals_of_runs_in_one_clear_line() -> None:
             fm.simulate(algorithm, PROBLEM, clients, 1, 2, aggregation=aggregation)
         assert words in str(refusal.value)
         assert "\n" not in str(refusal.value)
+
+
+def test_numbers_beside_vectors_are_finite_and_not_bounded() -> None:
+    """A count of steps is no length: it must not make an update too long, whatever the bound."""
+    update, message = Vector({"w": jnp.full(3, 0.5)}), g.chain(g.mean())
+    verdicts = [
+        int(message.judge(received, UPDATE, 1.0))
+        for received in (
+            ((update, jnp.asarray(1e6)), ()),
+            ((update, jnp.asarray(jnp.nan)), ()),
+            ((10 * update, jnp.asarray(1.0)), ()),
+            (Vector({"w": jnp.asarray(1e6)}), ()),  # a model of one number has a length
+        )
+    ]
+    assert verdicts == [Reason.ACCEPTED, Reason.NOT_FINITE, Reason.NORM, Reason.NORM]
 
 
 def test_an_array_that_is_sent_twice_is_encoded_once() -> None:
@@ -126,8 +149,10 @@ HALVES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", HALVES)
-@pytest.mark.parametrize("kind", [UPDATE, GRADIENT])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*((name, UPDATE) for name in HALVES), *((name, GRADIENT) for name in ("clip, quantize", "noise"))],
+)
 def test_two_halves_with_bytes_between_them_are_the_whole_way(name: str, kind: str) -> None:
     aggregator, sender = g.chain(HALVES[name]), sender_of(kind, jax.random.key(1), 2)
     arrays = [jnp.linspace(-1.0, 1.0, 40).reshape(8, 5), jnp.arange(3), jnp.linspace(0.0, 2.0, 7)]
@@ -220,9 +245,7 @@ MVR, SPLIT = a.mime_mvr(0.1, 0.6, init_rounds=1), a.mime(MOMENTUM, 0.1, split=Tr
 # model and data, algorithm, epochs, back end
 WAYS: dict[str, tuple[Any, Any, int, Local]] = {
     "logistic, two devices": (LOGISTIC, MIME, 1, Local(2)),
-    "mlp, three devices": (MLP, MIME, 1, Local(3)),
     "mlp, lanes and chunks of two": (MLP, MIME, 2, Local(1, Layout(2, 2))),
-    "cached": (PLAIN_MODEL, MIME, 1, Local(1)),
     "cached, MVR": (PLAIN_MODEL, MVR, 1, Local(3)),
     "random by steps": (RANDOM, MIME, 1, Local(2)),
     "random in chunks": (RANDOM, MIME, 2, Local(1, Layout(1, 2))),

@@ -19,10 +19,8 @@ FLIP = g.attack("sign_flip", 0.3, 10.0, seed=3)
 # what happens to messages, the algorithm, other arguments
 CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "clip, mime": (g.clip(0.05, gradient=0.4), a.mime(MOMENTUM, 0.1), {}),
-    "quantize(8) both ways, mime": (g.chain(EIGHT, down=EIGHT), a.mime(MOMENTUM, 0.1), {}),
     "quantize(8) both ways, mime_lite": (g.chain(EIGHT, down=EIGHT), a.mime_lite(ADAM, 0.1), {}),
     "rotated, mime split": (g.quantize(4, rotate=True), a.mime(MOMENTUM, 0.1, split=True), {}),
-    "quantize(2), feddyn": (g.quantize(2), a.feddyn(0.1, 0.5), {}),
     "low_rank, fedavg": (g.low_rank(1), a.fedavg(0.1), {}),
     "clip, random_k, quantize, server_only": (
         g.chain(g.clip(1.0), g.random_k(0.5), EIGHT),
@@ -36,12 +34,19 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         {},
     ),
     "feedback, mime_mvr drawn": (g.error_feedback(g.low_rank(1)), a.mime_mvr(0.1, 0.6, output="random"), {}),
-    "median, mime": (g.median(), a.mime(MOMENTUM, 0.1), {}),
+    "quantize(8) both ways, fednova": (g.chain(EIGHT, down=EIGHT), a.fednova(0.1), {}),
+    "feedback of top_k, fedvarp": (g.error_feedback(g.top_k(0.3)), a.fedvarp(0.1), {}),
+    "random_k, fedexp": (g.random_k(0.5), a.fedexp(0.1), {}),
+    "clip and median, fedcm": (g.chain(g.clip(0.1), g.median()), a.fedcm(0.1, 0.5), {}),
+    "noise, ghbm": (g.gaussian(0.1, 0.5), a.ghbm(0.1, 0.9, 1), {"weights": "uniform"}),
     "trimmed_mean, attacked mime_lite": (g.chain(FLIP, g.trimmed_mean(0.3)), a.mime_lite(ADAM, 0.1), {}),
     "geometric_median, attacked mime_mvr": (g.chain(FLIP, g.geometric_median(4)), a.mime_mvr(0.1, 0.6), {}),
-    "krum, attacked server_only": (g.chain(FLIP, EIGHT, g.krum(1)), a.server_only(MOMENTUM, 0.1), {}),
+    "krum, shifted server_only": (
+        g.chain(g.attack("shift", 0.3, seed=3), EIGHT, g.krum(1)),
+        a.server_only(MOMENTUM, 0.1),
+        {},
+    ),
     "nan, median of mime": (g.chain(g.attack("nan", 0.3, seed=3), g.median()), a.mime(MOMENTUM, 0.1), {}),
-    "shift, scaffold": (g.attack("shift", 0.3, seed=3), a.scaffold(0.1), {}),
     "noise, dropped, mime": (
         g.gaussian(0.1, 0.5, gradient_clip=0.5),
         a.mime(MOMENTUM, 0.1),

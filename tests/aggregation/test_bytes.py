@@ -37,6 +37,7 @@ ALGORITHMS: dict[str, Any] = {
     "fedavg": a.fedavg(0.1),
     "scaffold": a.scaffold(0.1),
     "feddyn": a.feddyn(0.1, 0.1),
+    "fednova": a.fednova(0.1),
     "mime": a.mime(o.momentum(), 0.1),
     "mime adam, split": a.mime(o.adam(), 0.1, split=True),
     "mime_mvr": a.mime_mvr(0.1, 0.9),
@@ -70,7 +71,8 @@ def test_cost_counts_what_packing_gives(algorithm: str, fact) -> None:
     server = recipe.init(_drawn(PARAMS)).server
     server = _drawn(server)
     points, prime = recipe.points(server), recipe.prime_points(server)
-    for chain in CHAINS.values():
+    number = list(ALGORITHMS).index(algorithm)
+    for chain in list(CHAINS.values())[number % 2 :: 2]:  # every chain with three algorithms, every algorithm with four
         aggregator, counted = g.chain(chain), cost(recipe, PARAMS, chain)
         asked = _down(aggregator, points), _gradients(aggregator, points)
         if counted.prime is not None:

@@ -52,6 +52,12 @@ EXACT = {
     "fedprox": (a.fedprox(0.1, 0.1), (1, 1), None, None),
     "scaffold": (a.scaffold(0.1), (2, 2), None, None),  # x, c; y - x, change of c_i
     "feddyn": (a.feddyn(0.1, 0.1), (1, 1), None, None),  # its movement serves both the mean and the sum
+    "fedavg-client": (a.fedavg(0.1, client=o.adamw()), (1, 1), None, None),  # its statistics never leave the client
+    "diloco": (a.diloco(0.1), (1, 1), None, None),
+    "fedvarp": (a.fedvarp(0.1), (1, 1), None, None),  # the change of its movement serves both
+    "fedcm": (a.fedcm(0.1), (2, 1), None, None),  # x, Δ; y - x
+    "ghbm": (a.ghbm(0.1), (2, 1), None, None),
+    "fedacg": (a.fedacg(0.1), (1, 1), None, None),
     "mime_lite-sgd": (a.mime_lite(o.sgd(), 0.1), (1, 1), None, None),
     "mime_lite-sgd-split": (_pairs(a.mime_lite, o.sgd()), (1, 1), (0, 0), None),
     "mime_lite-momentum": (a.mime_lite(MOMENTUM, 0.1), (2, 2), None, None),  # x, m; gradient, y - x
@@ -83,6 +89,12 @@ def test_exact_costs(name: str) -> None:
     assert found.model_bytes == MODEL
     assert (_sizes(found.update), _sizes(found.gradient), _sizes(found.prime)) == (update, gradient, prime)
     assert found.bytes == MODEL * (sum(update) + sum(gradient or ()))
+
+
+@pytest.mark.parametrize("algorithm", [a.fednova(0.1), a.fedexp(0.1)], ids=["fednova", "fedexp"])
+def test_a_number_beside_the_update_costs_its_bytes(algorithm) -> None:
+    found = cost(algorithm, PARAMS)
+    assert (found.update.down, found.update.up) == (MODEL, MODEL + 4)
 
 
 def test_small_statistics_cost_little() -> None:

@@ -49,6 +49,15 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "poisson with a minimum": ({"participation": fm.Participation("poisson")}, "minimum=0, got 0.5"),
     "scaffold": ({"algorithm": a.scaffold(0.1)}, "gaussian cannot protect Scaffold"),
     "feddyn": ({"algorithm": a.feddyn(0.1, 0.1)}, "gaussian cannot protect FedDyn"),
+    "fedvarp": ({"algorithm": a.fedvarp(0.1)}, "gaussian cannot protect FedVARP"),
+    "fedcm": (
+        {"algorithm": a.fedcm(0.1)},
+        "gaussian cannot protect FedCM, whose server needs the clients' local steps",
+    ),
+    "fedexp": (
+        {"algorithm": a.fedexp(0.1)},
+        "clip measures a message as one vector, and clients of FedExP send numbers",
+    ),
     "a drawn iterate": ({"algorithm": a.mime_mvr(0.1, 0.9, output="random")}, "gaussian cannot protect MimeMVR"),
     "pooled": ({"algorithm": a.centralized(o.sgd(), 0.1)}, "aggregation must be None for Centralized"),
 }

@@ -16,7 +16,7 @@ from fedmime.engine.backends.local import dispatch
 
 g = fm.aggregation
 LOGISTIC = fm.models.logistic((8, 8, 1), 10)
-SEEDS = (0, 1, 2)
+SEEDS = (0, 1)
 CLIENTS = 20
 
 
@@ -49,7 +49,7 @@ def _accuracy(seed: int, combiner: str | None, attacked: bool) -> float:
 
 
 def test_it_really_is_a_fifth() -> None:
-    assert [int(g.attackers(CLIENTS, 0.2, seed).sum()) for seed in ATTACK_SEEDS] == [4, 4, 4]
+    assert [int(g.attackers(CLIENTS, 0.2, seed).sum()) for seed in ATTACK_SEEDS] == [4, 4]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

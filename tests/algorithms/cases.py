@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import itertools
+import random
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import fedmime as fm
@@ -25,6 +27,7 @@ BASES: dict[str, tuple[Any, Any]] = {
     "sm3": (fm.optimizers.sm3(1e-2), ref_opt.sm3(0.0, 1e-2)),
     "adafactor": (fm.optimizers.adafactor(0.8, 1e-30, 1e-2), ref_opt.adafactor(0.0, 0.8, 1e-30, 1e-2)),
 }
+NESTEROV = fm.optimizers.nesterov(0.7), ref_opt.nesterov(0.7)  # where clients apply it
 SPLIT = ("sgd", "momentum", "adam")  # split cohorts change who sends what, not what a base does with it
 
 
@@ -38,9 +41,22 @@ class Case(NamedTuple):
     split: bool = False
 
 
+def covering(cases: Sequence[Case], together: int) -> list[Case]:
+    """Cases that among them have every combination of so many words in which a name says algorithm, base and mode.
+
+    They are looked at in a random order, or a base's later modes would be left to the algorithms that come first.
+    """
+    chosen, seen = [], set()
+    for case in random.Random(0).sample(cases, len(cases)):
+        new = set(itertools.combinations(enumerate(case.name.split("/")), together)) - seen
+        chosen += [case] * bool(new)
+        seen |= new
+    return chosen
+
+
 ETA, ETA_SERVER = 0.05, 0.7
 CLIENTS = 3
-VARIANTS = ("adam-corrected", "adam-floor")  # options of a base: shown where clients apply it
+VARIANTS = ("adam-corrected", "adam-floor", "nesterov")  # options of a base: shown where clients apply it
 CASES: list[Case] = []
 
 
@@ -56,9 +72,10 @@ def _server(
     *numbers: Any,
     population: bool = False,
     modes: Any = ("lookahead",),
+    bases: Sequence[str] = tuple(BASES),
 ) -> None:
     """An algorithm with a server optimizer, once for every base and mode."""
-    for base_name, (base, ref_base) in BASES.items():
+    for base_name, (base, ref_base) in ((name, BASES[name]) for name in bases):
         for apply in () if base_name in VARIANTS else modes:
             count = (CLIENTS,) if population else ()
 
@@ -79,13 +96,61 @@ _server("fedprox", fm.algorithms.fedprox, ref.fedprox, ref.fedavg_init, 0.3)
 _server("scaffold", fm.algorithms.scaffold, ref.scaffold, ref.scaffold_init, population=True)
 _server("feddyn", fm.algorithms.feddyn, ref.feddyn, ref.feddyn_init, 0.4, population=True)
 
+_FEW = ("adam",)  # what a server optimizer does is shown above
+_server("fedcm", fm.algorithms.fedcm, ref.fedcm, ref.momentum_init, 0.3, bases=_FEW)
+_server("ghbm", fm.algorithms.ghbm, ref.ghbm, ref.ghbm_init, 0.8, 2, bases=_FEW)
+_server("fednova", fm.algorithms.fednova, ref.fednova, ref.fedavg_init, 0.0, bases=_FEW)
+_server("fedvarp", fm.algorithms.fedvarp, ref.fedvarp, ref.fedvarp_init, population=True, bases=_FEW)
+
+
+def _single(name: str, algorithm: Any, reference: Any, start: Any, *numbers: Any, **options: Any) -> None:
+    """An algorithm without variants."""
+
+    def step(state, clients, others, grad, t):
+        return reference(state, clients, grad, ETA, *numbers, **options)
+
+    _add(name, algorithm, lambda x: start(x, options.get("server")), step)
+
+
+_single(
+    "fednova/momentum and penalty",
+    fm.algorithms.fednova(ETA, 2.0, fm.optimizers.momentum(0.7)),
+    ref.fednova,
+    ref.fedavg_init,
+    2.0,
+    0.7,
+)
+_single("fedexp", fm.algorithms.fedexp(ETA, 1e-4), ref.fedexp, ref.fedavg_init, 1e-4)
+_single("fedexp/capped", fm.algorithms.fedexp(ETA, 1e-4, 1.05), ref.fedexp, ref.fedavg_init, 1e-4, 1.05)
+_single("fedacg", fm.algorithms.fedacg(ETA, 0.8, 0.5), ref.fedacg, ref.momentum_init, 0.8, 0.5)
+_ADAMW = ref_opt.adam(0.8, 0.9, 1e-2, bias_correction=True)
+_single(
+    "diloco",
+    fm.algorithms.diloco(ETA, 0.6, ETA_SERVER, fm.optimizers.adamw(0.8, 0.9, 1e-2, weight_decay=0.3)),
+    ref.local_optimizer,
+    ref.fedavg_init,
+    _ADAMW,
+    0.3,
+    server=ref_opt.nesterov(0.6),
+    eta_server=ETA_SERVER,
+)
+for _name in ("momentum", "adam"):
+    _base, _ref_base = BASES[_name]
+    _single(
+        f"fedavg/client {_name}",
+        fm.algorithms.fedavg(ETA, client=_base),
+        ref.local_optimizer,
+        ref.fedavg_init,
+        _ref_base,
+    )
+
 
 def _mime_step(reference, base, apply, statistics, primes, split, state, clients, others, grad, t):
     options = {"eta_server": ETA_SERVER, "apply": apply, "statistics": statistics, "prime": t < primes}
     return reference(state, clients, grad, base, ETA, gradient_clients=others if split else None, **options)
 
 
-for _base_name, (_base, _ref_base) in BASES.items():
+for _base_name, (_base, _ref_base) in {**BASES, "nesterov": NESTEROV}.items():
     for _apply in ("frozen", "lookahead"):
         _prime = int(_base.adaptive and _apply == "frozen")
         for _name, _factory, _reference in (

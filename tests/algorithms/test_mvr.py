@@ -44,7 +44,7 @@ def _drawn(seed: int, backend: Local) -> tuple[float, float]:
 
 
 def test_output_is_uniform_over_the_visited_iterates() -> None:
-    runs, backend = 400, Local(2, Layout(2, 256))
+    runs, backend = 200, Local(2, Layout(2, 256))
     expected = collections.Counter(_visited())  # both clients start a round at the same x
     found = collections.Counter(_drawn(seed, backend) for seed in range(runs))
     assert set(found) <= set(expected)

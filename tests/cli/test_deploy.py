@@ -9,6 +9,9 @@ from faults.program import said
 pytest.importorskip("flwr")
 
 
+SECURE = ["local", "--secure", "--aggregation.clip", 1]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -23,6 +26,42 @@ pytest.importorskip("flwr")
         ),
         (["client", "--server", "host"], "server: it must be HOST:PORT, got 'host'"),
         (["client", "--server", "host:1"], "authority: there is no file 'ca.crt'"),
+        (["local", "--secure-minimum", 4], "secure: --secure-minimum 4 needs --secure, too"),
+        (
+            ["client", "--server", "host:1", "--secure-threshold", 0.8],
+            "secure: --secure-threshold 0.8 needs --require-secure, too",
+        ),
+        (
+            ["client", "--server", "host:1", "--require-secure", "--secure-minimum", 2],
+            "secure: minimum must be a whole number of at least 3, got 2",
+        ),
+        (
+            [
+                "client",
+                "--server",
+                "host:1",
+                "--authority",
+                __file__,
+                "--key",
+                __file__,
+                "--torch",
+                "a:b",
+                "--require-secure",
+            ],
+            "secure: --require-secure needs a client in JAX; one of --torch cannot mask its messages",
+        ),
+        (["local", "--secure"], "secure: messages must have a finite norm before they are masked; give --aggregation"),
+        ([*SECURE, "--secure-threshold", 0.5], "secure: threshold must lie in (0.5, 1], got 0.5"),
+        ([*SECURE, "--secure-bits", 8], "secure: bits must be larger, got 8; give more bits for messages of 271862"),
+        ([*SECURE, "--nodes", 2], "secure: a group must have 3 to 128 clients with minimum=3 and bits=20, got 2"),
+        (
+            [*SECURE, "--aggregation.combine", "median"],
+            "secure: masked messages are clipped and added and nothing else",
+        ),
+        (
+            [*SECURE, "--aggregation.top-k", 0.1],
+            "secure: masked messages are clipped and added and nothing else, got TopK",
+        ),
         (["keys", "here"], "keys: say --server with its names and addresses, or --node with its name, and not both"),
         (["keys", "here", "--node", "../a"], "name: a node's name has letters, digits,"),
     ],

@@ -130,3 +130,43 @@ def test_regrouped_clients_may_be_empty_and_untested() -> None:
     assert after.sizes.tolist() == [2, 0]
     assert after.client_at(1)["x"].shape == (0, 1)
     assert after.test is None
+
+
+@pytest.mark.parametrize("make", PARTITIONS, ids=PARTITIONS)
+def test_clients_hold_out_a_fraction_of_their_own(make: str) -> None:
+    call = {
+        "iid": lambda **held: partition.iid(X, Y, 20, **held),
+        "dirichlet": lambda **held: partition.dirichlet(X, Y, 20, 0.3, **held),
+        "quantity": lambda **held: partition.quantity(X, Y, 20, 0.5, **held),
+        "shards": lambda **held: partition.shards(X, Y, 20, 2, **held),
+        "by_label": lambda **held: partition.by_label(X, Y, 20, 2, **held),
+    }[make]
+    whole, parted = call(), call(test_clients=0.25)
+    held_out = parted.test_clients
+    assert held_out is not None
+    assert list(held_out.ids) == list(parted.ids) == list(whole.ids)
+    for i, size in enumerate(whole.sizes.tolist()):
+        both = np.concatenate([parted.client_at(i)["x"], held_out.client_at(i)["x"]])
+        np.testing.assert_array_equal(np.sort(both, axis=0), whole.client_at(i)["x"])
+        assert held_out.sizes[i] == min(round(size / 4), size - 1)
+        np.testing.assert_array_equal(held_out.client_at(i)["y"], Y[held_out.client_at(i)["x"][:, 0].astype(int)])
+    assert parted.test is not None
+    assert len(parted.test["y"]) == held_out.sizes.sum()
+    assert call(test_clients=0.25).identity() == parted.identity() != whole.identity()
+    assert call(test_clients=0.25, seed=1).identity() != parted.identity()
+
+
+def test_by_column_with_test_clients() -> None:
+    users = np.array(["bo", "al", "bo"])
+    held_out = partition.by_column(X[3:5], Y[3:5], users[:2])
+    population = partition.by_column(X[:3], Y[:3], users, test_clients=held_out)
+    assert population.test_clients is held_out
+    assert population.test is not None
+    assert population.test["x"][:, 0].tolist() == [4, 3]
+    halves = partition.by_column(X[:3], Y[:3], users, test_clients=0.5).test_clients
+    assert halves is not None
+    assert dict(zip(halves.ids, halves.sizes.tolist(), strict=True)) == {"al": 0, "bo": 1}
+    with pytest.raises(DataError, match="test_clients, field 'x' holds float64"):
+        partition.by_column(X[:3], Y[:3], users, test_clients=partition.iid(np.zeros((2, 1)), Y[:2], 1))
+    with pytest.raises(ConfigError, match=r"a fraction in \(0, 1\), got 1.5"):
+        partition.by_column(X[:3], Y[:3], users, test_clients=1.5)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import fedmime as fm
+from data.published import images, write_hdf5
 from fedmime.data.views import capped
 
 
@@ -61,3 +62,12 @@ def test_a_view_leaves_its_tests_at_home(tmp_path: Path) -> None:
     assert there.test is None
     assert view.test is not None
     assert there.client_at(2)["x"].shape == (2, 3)
+
+
+def test_published_files_travel_as_the_call_that_opens_them(tmp_path: Path) -> None:
+    for split, writers in (("train", {"a": 3, "b": 2}), ("test", {"a": 1})):
+        write_hdf5(tmp_path / f"fed_emnist_{split}.h5", images(writers))
+    emnist = fm.data.emnist(tmp_path)
+    sent = pickle.dumps(emnist.portable())
+    assert len(sent) < 600
+    _same(pickle.loads(sent), emnist)

@@ -28,10 +28,14 @@ LOCAL = {case.name: case.algorithm for case in CASES if case.algorithm.local_ste
 CAN = [
     name
     for name in LOCAL
-    if name.startswith(("fedavg/sgd/", "fedprox/sgd/", "scaffold/sgd/"))
-    or (name.startswith(("mime/", "mime_lite/")) and name.endswith("/frozen"))
+    if name.startswith(("fedavg/sgd/", "fedprox/sgd/", "scaffold/sgd/", "fedcm/", "fedacg"))
+    or (name.startswith(("mime/", "mime_lite/adam")) and name.endswith("/frozen"))
 ]
-CANNOT = [name for name in LOCAL if name.startswith(("loc_", "mime_mvr", "mime_lite_mvr", "feddyn"))]
+CANNOT = [
+    name
+    for name in LOCAL
+    if name.startswith(("loc_", "mime_mvr", "mime_lite_mvr", "feddyn", "fednova", "fedexp", "ghbm"))
+]
 CANNOT += [name for name in LOCAL if name.startswith("mime") and name.endswith("/lookahead")]
 
 
@@ -67,7 +71,9 @@ def test_split_cohorts_are_no_concern_of_a_client(name: str) -> None:
 
 @pytest.mark.parametrize("name", CANNOT)
 def test_what_is_no_rule_is_refused(name: str) -> None:
-    with pytest.raises(fm.ConfigError, match=r"cannot follow (FedDyn|MimeMVR|Mime with state=.*); accepted are"):
+    with pytest.raises(
+        fm.ConfigError, match=r"cannot follow (FedDyn|FedNova|FedExP|GHBM|MimeMVR|Mime with state=.*); accepted are"
+    ):
         affine.check(LOCAL[name], PLAIN, MODEL)
 
 
@@ -84,6 +90,8 @@ OWN = o.custom(lambda x: (), lambda g, s: g, lambda g, s: ())
         (a.mime(OWN, 0.1), "Mime with the base optimizer Custom"),
         (a.mime(o.from_optax(optax.sgd(0.1)), 1.0), "Mime with the base optimizer Optax"),
         (a.feddyn(0.1, 0.2), "FedDyn"),
+        (a.fedavg(0.1, client=o.sgd()), "LocalFedAvg"),
+        (a.fedvarp(0.1), "FedVARP"),
         (a.server_only(o.sgd(), 0.1), "ServerOnly"),
         (a.centralized(o.sgd(), 0.1), "Centralized"),
         (Doubled(o.sgd(), 0.1, 1.0, True, "frozen", "fixed", False, 0), "Doubled"),

@@ -13,6 +13,7 @@ import fedmime as fm
 from engine.setting import a
 from fedmime.deploy.fleet import Registered, Registry, in_order
 from fedmime.deploy.secret import Secret
+from fedmime.deploy.secure.options import SecureSum
 from fedmime.engine.sampling import Schedule
 
 CLIENTS = tuple(Registered(name, n, "a" * 64) for name, n in (("c0", 4), ("c1", 2)))
@@ -32,11 +33,20 @@ def test_the_order_does_not_depend_on_who_came_first(names: list[str], rng) -> N
 
 
 def test_a_registry_comes_back(tmp_path: Path) -> None:
-    registry = Registry("0" * 32, CLIENTS)
-    registry.write(tmp_path / "fleet.json")
-    assert Registry.read(tmp_path / "fleet.json") == registry
+    for secure in (None, SecureSum(bits=16, minimum=4, threshold=0.9)):
+        registry = Registry("0" * 32, CLIENTS, secure)
+        registry.write(tmp_path / "fleet.json")
+        assert Registry.read(tmp_path / "fleet.json") == registry
     assert (tmp_path / "fleet.json").stat().st_mode & 0o777 == 0o600
-    for damaged in ("", "[]", "{}", '{"run": "x", "clients": [1]}', '{"run": "x", "clients": [["a", "b", "c"]]}'):
+    masks = '{"run": "x", "clients": [], "secure": {"minimum": 1}}'
+    for damaged in (
+        masks,
+        "",
+        "[]",
+        "{}",
+        '{"run": "x", "clients": [1]}',
+        '{"run": "x", "clients": [["a", "b", "c"]]}',
+    ):
         (tmp_path / "fleet.json").write_text(damaged)
         with pytest.raises(fm.CheckpointError, match="damaged"):
             Registry.read(tmp_path / "fleet.json")

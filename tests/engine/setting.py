@@ -26,6 +26,7 @@ def _logits(params: Any, batch: Any) -> jax.Array:
     return batch["x"] @ params["w"] + params["b"]
 
 
+@jax.jit  # one program for the reference back end, which would run it operation by operation
 def _loss(params: Any, batch: Any, key: Any) -> jax.Array:
     return -jnp.take_along_axis(jax.nn.log_softmax(_logits(params, batch)), batch["y"][:, None], axis=1)[:, 0]
 
@@ -87,6 +88,11 @@ KINDS = {
     "fedprox": a.fedprox(ETA, mu=falling(0.5)),
     "scaffold": a.scaffold(ETA),
     "feddyn": a.feddyn(ETA, alpha=falling(0.5)),
+    "fedavg-client": a.fedavg(ETA, client=o.adamw(falling(0.9), eps=falling(1e-2), weight_decay=falling(0.5))),
+    "fednova": a.fednova(ETA, falling(0.5), o.momentum(falling(0.5))),
+    "fedvarp": a.fedvarp(ETA),
+    "fedexp": a.fedexp(ETA, falling(1e-3), lambda t: 1 + 3 / (1 + t)),
+    "ghbm": a.ghbm(ETA, falling(0.9), tau=2),
     "mime-adam": a.mime(o.adam(falling(0.9), falling(0.99), falling(1e-2)), ETA, eta_server=falling(1.0)),
     "mime_lite-split": a.mime_lite(o.momentum(falling(0.9)), ETA, split=True),
     "loc_mime": a.mime(o.momentum(falling(0.9)), ETA, state="local"),

@@ -12,7 +12,7 @@ import pytest
 
 import fedmime as fm
 from engine.setting import CLASSES, DIM, PROBLEM, a, columns, model, population
-from fedmime.engine.evaluate import evaluate, evaluate_clients
+from fedmime.engine.metrics import client_sums, mean_metrics
 from fedmime.experiments import train
 from fedmime.experiments.setting import Setting
 from fedmime.experiments.sweep_rounds import Lockstep
@@ -96,8 +96,9 @@ METRICS: dict[str, Callable[..., Any]] = {
 def test_metrics_are_pairs_with_an_entry_for_each_example(words: str) -> None:
     problem = dataclasses.replace(PROBLEM, name="mine", metrics=METRICS[words])
     data = columns(np.random.default_rng(0), 5)
-    _refused(lambda: evaluate(_on(problem), model(), data), fm.ConfigError, words)
-    _refused(lambda: evaluate_clients(_on(problem), model(), [data]), fm.ConfigError, words)
+    _refused(lambda: mean_metrics(_on(problem), model(), data), fm.ConfigError, words)
+    everyone = lambda: client_sums(_on(problem), model(), population([5]), np.arange(1))
+    _refused(everyone, fm.ConfigError, words)
     seen: list[object] = []
     run = lambda: fm.simulate(a.fedavg(0.1), problem, population([3]), 3, 1, on_round=lambda *_: seen.append(1))
     _refused(run, fm.ConfigError, words)
@@ -110,4 +111,4 @@ def test_a_missing_field_is_named_with_those_there_are() -> None:
     _refused(run, fm.DataError, "mine: loss asks for 'label', which is missing; a batch has 'x', 'y'")
     problem = dataclasses.replace(PROBLEM, metrics=lambda p, batch: {"m": (batch["q"], batch["q"])})
     words = "metrics asks for 'q', which is missing; a batch has 'x', 'y'"
-    _refused(lambda: evaluate(_on(problem), model(), columns(np.random.default_rng(0), 5)), fm.DataError, words)
+    _refused(lambda: mean_metrics(_on(problem), model(), columns(np.random.default_rng(0), 5)), fm.DataError, words)

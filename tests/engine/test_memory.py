@@ -11,6 +11,8 @@ from engine.setting import PROBLEM, a, columns, model, population, roomy, same
 
 BLANK = {"w": np.zeros((2, 3)), "b": np.zeros((), np.float32)}
 CLIENTS = population([4, 7, 2, 9, 5, 6])
+KEEPERS = {"scaffold": a.scaffold(0.1), "feddyn": a.feddyn(0.1, 0.3), "fedvarp": a.fedvarp(0.1)}
+every_keeper = pytest.mark.parametrize("algorithm", KEEPERS.values(), ids=KEEPERS)
 
 
 def _value(rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -56,7 +58,7 @@ def test_writing_to_ram_leaves_the_old_memory_alone() -> None:
     assert (len(old), len(new)) == (1, 2)
 
 
-@pytest.mark.parametrize("algorithm", [a.scaffold(0.1), a.feddyn(0.1, 0.3)], ids=["scaffold", "feddyn"])
+@every_keeper
 def test_a_state_can_be_used_twice(algorithm) -> None:
     state = algorithm.init(model())
     state, _ = _round(algorithm, state, _cohort([0, 3]))
@@ -65,7 +67,7 @@ def test_a_state_can_be_used_twice(algorithm) -> None:
     assert not same(ends[0].server, state.server)
 
 
-@pytest.mark.parametrize("algorithm", [a.scaffold(0.1), a.feddyn(0.1, 0.3)], ids=["scaffold", "feddyn"])
+@every_keeper
 def test_clients_are_found_again_by_their_id(algorithm) -> None:
     """The second round moves otherwise for a client that was seen than for a new one with the same data."""
     state, _ = _round(algorithm, algorithm.init(model()), _cohort([0, 3]))
@@ -74,7 +76,7 @@ def test_clients_are_found_again_by_their_id(algorithm) -> None:
     assert (len(state.memory), len(known.memory), len(unknown.memory)) == (2, 2, 3)
 
 
-@pytest.mark.parametrize("algorithm", [a.scaffold(0.1), a.feddyn(0.1, 0.3)], ids=["scaffold", "feddyn"])
+@every_keeper
 def test_both_memories_give_the_same_run(algorithm, tmp_path: Path) -> None:
     ram, disk = (fm.simulate(algorithm, PROBLEM, CLIENTS, 5, 3, 4, run_dir=where) for where in (None, tmp_path))
     assert isinstance(ram.state.memory, fm.RamMemory)

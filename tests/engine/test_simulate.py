@@ -8,7 +8,7 @@ import pytest
 
 import fedmime as fm
 from engine.setting import PROBLEM, a, close, model, o, population, same
-from fedmime.engine.evaluate import evaluate
+from fedmime.engine.metrics import mean_metrics
 from fedmime.engine.sampling import Schedule
 from reference import problems as ref_problems
 
@@ -149,7 +149,7 @@ def test_evaluates_when_due_and_at_the_end() -> None:
     assert measured.tolist() == [False, True, False, True, True]
     assert (
         run.history["test_accuracy"][-1]
-        == evaluate(fm.backends.local().start(PROBLEM, run.params), run.params, CLIENTS.test)["accuracy"]
+        == mean_metrics(fm.backends.local().start(PROBLEM, run.params), run.params, CLIENTS.test)["accuracy"]
     )
 
 

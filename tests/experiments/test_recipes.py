@@ -8,7 +8,7 @@ import fedmime as fm
 from fedmime.errors import ConfigError
 from fedmime.experiments import recipes, tasks
 from fedmime.experiments.compare import methods
-from fedmime.experiments.setting import ALGORITHMS, BASES, Optimizer, Server, Setting
+from fedmime.experiments.setting import ALGORITHMS, BASES, Inner, Optimizer, Server, Setting
 
 TASK = tasks.get("digits-logistic")
 
@@ -40,6 +40,20 @@ def test_numbers_arrive_where_they_are_used() -> None:
     assert _made(algorithm="mime_lite", base="sgd", split=True, state="local") == a.mime_lite(
         o.sgd(), 0.1, split=True, state="local"
     )
+    assert _made(algorithm="fedavg", client=Inner(optimizer="adamw", beta1=0.5), eta=0.1) == a.fedavg(
+        0.1, client=o.adamw(beta1=0.5)
+    )
+    assert _made(algorithm="fednova", client=Inner(optimizer="momentum"), mu=0.2) == a.fednova(0.1, 0.2, o.momentum())
+    assert _made(algorithm="diloco", eta=0.1) == a.diloco(0.1)
+    assert _made(algorithm="diloco", eta=0.1, eta_server=1.0, optimizer=Optimizer(beta=0.5)) == a.diloco(0.1, 0.5, 1.0)
+    assert _made(algorithm="fedcm", alpha=0.7) == a.fedcm(0.1, 0.7)
+    assert _made(algorithm="ghbm", tau=3) == a.ghbm(0.1, tau=3)
+    assert _made(algorithm="fedacg") == a.fedacg(0.1)
+    assert _made(algorithm="fedexp", cap=2.0, optimizer=Optimizer(eps=0.1)) == a.fedexp(0.1, 0.1, 2.0)
+    assert _made(algorithm="fedvarp", base="adam") == a.fedvarp(0.1, o.adam())
+    assert _made(
+        algorithm="centralized", base="adamw", eta=0.1, optimizer=Optimizer(weight_decay=0.3)
+    ) == a.centralized(o.adamw(weight_decay=0.3), 0.1)
     assert _made(algorithm="scaffold", server=Server("adam")) == a.scaffold(0.1, o.adam())
 
 
@@ -49,6 +63,10 @@ def test_numbers_arrive_where_they_are_used() -> None:
         ({"algorithm": "fedavg", "split": True}, "split cohorts are an option of Mime"),
         ({"algorithm": "fedavg", "state": "local"}, "state='local' is an option of mime and mime_lite"),
         ({"base": "sgd", "optimizer": Optimizer(beta2=0.5)}, "optimizer.beta2 is no number of sgd"),
+        ({"algorithm": "mime", "client": Inner(optimizer="adam")}, "client.optimizer is an option of fedavg"),
+        ({"algorithm": "fedavg", "client": Inner(beta1=0.5)}, "client.beta1 needs client.optimizer"),
+        ({"algorithm": "fedavg", "client": Inner(optimizer="sgd", beta=0.5)}, "client.beta is no number of sgd"),
+        ({"algorithm": "fednova", "client": Inner(optimizer="adam")}, "fednova: client must be"),
         ({"algorithm": "unknown"}, "algorithm must be one of"),
         ({"base": "unknown"}, "base must be one of"),
         ({"decay": "unknown"}, "decay must be one of"),
@@ -69,6 +87,8 @@ def test_defaults_are_the_tasks() -> None:
     adam = recipes.resolved(Setting(task=TASK.name, base="adam"), TASK)
     assert adam.eta is not None
     assert adam.eta < TASK.eta
+    inner = recipes.resolved(Setting(task=TASK.name, algorithm="diloco"), TASK)
+    assert (inner.eta, inner.client.optimizer, inner.eta_server) == (adam.eta, "adamw", 0.7)
     other = recipes.resolved(Setting(task=TASK.name, algorithm="fedavg", base="adam"), TASK)
     assert (other.eta, other.server.optimizer) == (TASK.eta, "adam")
 
@@ -83,6 +103,10 @@ def test_defaults_are_the_tasks() -> None:
         ({"algorithm": "fedavg"}, "FedAvg"),
         ({"algorithm": "fedavg", "base": "momentum"}, "FedAvgMom"),
         ({"algorithm": "mime_mvr"}, "MimeMVR"),
+        ({"algorithm": "fedavg", "client": Inner(optimizer="adamw")}, "FedAvg with client AdamW"),
+        ({"algorithm": "diloco", "base": "adam"}, "DiLoCo"),
+        ({"algorithm": "fedcm", "base": "momentum"}, "FedCMMom"),
+        ({"algorithm": "fedexp", "base": "momentum"}, "FedExP"),
         ({"algorithm": "server_only", "base": "adam"}, "Server-only Adam"),
         ({"algorithm": "centralized", "base": "sm3"}, "Centralized Sm3"),
     ],

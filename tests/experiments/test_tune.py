@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from fedmime.errors import ConfigError
-from fedmime.experiments.setting import Optimizer, Setting
+from fedmime.experiments.setting import Inner, Optimizer, Setting
 from fedmime.experiments.tune import tune
 
 FEDAVG = Setting(task="digits-logistic", algorithm="fedavg", rounds=4, cohort=5, evaluate_every=2)
@@ -29,6 +29,13 @@ def test_server_numbers_are_no_matter_of_the_sample() -> None:
     assert found.central.setting.base == "sgd"
     assert found.federated is None
     assert "federated_eta" not in found.facts()
+
+
+def test_the_sample_is_trained_by_the_clients_own_optimizer() -> None:
+    inner = Inner(optimizer="adamw", weight_decay=0.2)
+    setting = dataclasses.replace(FEDAVG, base="adam", optimizer=Optimizer(eps=1e-3), client=inner)
+    central = tune(setting, (0.1, 0.01), clients=10, rounds=4).central.setting
+    assert (central.base, central.optimizer, central.client) == ("adamw", Optimizer(weight_decay=0.2), Inner())
 
 
 def test_a_sample_larger_than_the_population_is_refused() -> None:

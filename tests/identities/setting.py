@@ -25,7 +25,7 @@ from reference.tree import Tree
 
 DIM, CLASSES = 4, 3
 CLIENTS, STEPS, WIDTH = 4, 3, 6
-EXAMPLES = 12  # draws for each law
+EXAMPLES = 6  # draws for each law
 HEADING = "identities of SPEC 3"
 Params = dict[str, Any]
 Random = np.random.Generator

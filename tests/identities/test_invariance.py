@@ -23,7 +23,7 @@ a, o = fm.algorithms, fm.optimizers
 
 def _some(eta: float) -> list[fm.algorithms.Algorithm]:
     """One algorithm of each kind of message."""
-    return [a.fedavg(eta), a.mime(o.momentum(0.8), eta), a.scaffold(eta), a.mime_mvr(eta, 0.7)]
+    return [a.fedavg(eta), a.mime(o.momentum(0.8), eta), a.scaffold(eta), a.mime_mvr(eta, 0.7), a.fednova(eta)]
 
 
 @identity

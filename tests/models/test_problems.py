@@ -160,8 +160,9 @@ def test_clients_as_a_mapped_axis():
     assert plain.distance(ours, plain.jit(jax.vmap(jax.grad(lambda p: reference(p, batch).sum())))(params)) < 1e-10
 
 
-@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
-@pytest.mark.parametrize("labels", [jnp.int32, jnp.int64, jnp.uint8])
+@pytest.mark.parametrize(
+    ("dtype", "labels"), [(jnp.float64, jnp.int64), (jnp.float32, jnp.int32), (jnp.float32, jnp.uint8)]
+)
 def test_the_cotangent_of_logits_is_the_derivative_of_their_loss(dtype, labels):
     z, y = jax.random.normal(jax.random.key(0), (6, 20), dtype), jnp.asarray([0, 3, 19, 7, 7, 1], labels)
     exact = jax.vmap(jax.value_and_grad(cross_entropy))(z.astype(jnp.float64), y)

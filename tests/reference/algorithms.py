@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .optimizers import Optimizer, Statistics, sgd
-from .tree import Array, Tree, weighted_sum
+from .tree import Array, Tree, flatten, weighted_sum
 
 Batch = Mapping[str, Array]
 Grad = Callable[[Tree, Batch], Mapping[str, Array]]
@@ -223,6 +223,212 @@ def _check_ids(clients: Sequence[Client]) -> None:
     ids = [client.id for client in clients]
     if len(set(ids)) < len(ids) or None in ids:
         raise ValueError(f"a stateful algorithm needs distinct client ids, got {ids}")
+
+
+# Relatives of FedAvg from other papers. Clients' optimizers start anew in every round.
+
+
+class MomentumState(NamedTuple):
+    """With a momentum that clients are sent (`fedcm`), or that the server keeps to itself (`fedacg`)."""
+
+    x: Tree
+    s: Statistics
+    m: Tree
+
+
+class GHBMState(NamedTuple):
+    """With all models so far, the newest last."""
+
+    x: Tree
+    s: Statistics
+    models: list[Tree]
+
+
+class FedVARPState(NamedTuple):
+    """With the last update y_i of every client that was seen, by id (absent: 0)."""
+
+    x: Tree
+    s: Statistics
+    y_i: dict[Hashable, Tree]
+
+
+def momentum_init(x: Mapping[str, Any], server: Optimizer | None = None) -> MomentumState:
+    """First state of `fedcm` and `fedacg`."""
+    x = Tree(x)
+    return MomentumState(x, (server or sgd()).init(x), x.zeros())
+
+
+def ghbm_init(x: Mapping[str, Any], server: Optimizer | None = None) -> GHBMState:
+    """First state of `ghbm`."""
+    x = Tree(x)
+    return GHBMState(x, (server or sgd()).init(x), [x])
+
+
+def fedvarp_init(x: Mapping[str, Any], server: Optimizer | None = None) -> FedVARPState:
+    """First state of `fedvarp`."""
+    x = Tree(x)
+    return FedVARPState(x, (server or sgd()).init(x), {})
+
+
+def local_optimizer(
+    state: FedAvgState,
+    clients: Sequence[Client],
+    grad: Grad,
+    eta: float,
+    base: Optimizer,
+    decay: float = 0.0,
+    *,
+    server: Optimizer | None = None,
+    eta_server: float = 1.0,
+    apply: str = "lookahead",
+) -> FedAvgState:
+    """FedAvg whose clients run `base`; decoupled weight decay first shrinks y by 1 - eta decay, then the base steps."""
+    x, s = state
+    ys = []
+    for client in clients:
+        y, inner = x, base.init(x)
+        for batch in client.batches:
+            g = Tree(grad(y, batch))
+            y = (1 - eta * decay) * y - eta * base.ahead(g, inner)
+            inner = base.V(g, inner)
+        ys.append(y)
+    return FedAvgState(*_server_step(x, s, _mean_model(clients, ys), server, eta_server, apply))
+
+
+def fedcm(
+    state: MomentumState,
+    clients: Sequence[Client],
+    grad: Grad,
+    eta: float,
+    alpha: float,
+    *,
+    server: Optimizer | None = None,
+    eta_server: float = 1.0,
+    apply: str = "lookahead",
+) -> MomentumState:
+    """Steps along alpha grad + (1 - alpha) Delta; then Delta is the mean update over -eta K, K the mean steps."""
+    x, s, delta = state
+    ys = [
+        _descend(x, client, eta, lambda y, batch: alpha * Tree(grad(y, batch)) + (1 - alpha) * delta)
+        for client in clients
+    ]
+    proposal = _mean_model(clients, ys)
+    steps = sum(w * len(client.batches) for w, client in zip(normalised_weights(clients), clients, strict=True))
+    return MomentumState(*_server_step(x, s, proposal, server, eta_server, apply), m=(x - proposal) / (eta * steps))
+
+
+def ghbm(
+    state: GHBMState,
+    clients: Sequence[Client],
+    grad: Grad,
+    eta: float,
+    beta: float,
+    tau: int,
+    *,
+    server: Optimizer | None = None,
+    eta_server: float = 1.0,
+    apply: str = "lookahead",
+) -> GHBMState:
+    """Each of a client's J steps adds beta / (tau J) (x^t - x^{t - tau}); models before the first are the first."""
+    x, s, models = state
+    past = models[max(len(models) - 1 - tau, 0)]
+    ys = []
+    for client in clients:
+        y = x
+        for batch in client.batches:
+            y = y - eta * Tree(grad(y, batch)) + beta / (tau * len(client.batches)) * (x - past)
+        ys.append(y)
+    x, s = _server_step(x, s, _mean_model(clients, ys), server, eta_server, apply)
+    return GHBMState(x, s, [*models, x])
+
+
+def fedacg(
+    state: MomentumState, clients: Sequence[Client], grad: Grad, eta: float, lam: float, beta: float
+) -> MomentumState:
+    """Clients start from x + lam m, with a penalty beta/2 |y - x - lam m|^2; m = lam m + mean update, x += m."""
+    x, s, m = state
+    start = x + lam * m
+
+    def direction(y: Tree, batch: Batch) -> Tree:
+        return Tree(grad(y, batch)) + beta * (y - start)
+
+    updates = [_descend(start, client, eta, direction) - start for client in clients]
+    m = lam * m + _mean_model(clients, updates)
+    return MomentumState(x + m, s, m)
+
+
+def fednova(
+    state: FedAvgState,
+    clients: Sequence[Client],
+    grad: Grad,
+    eta: float,
+    mu: float,
+    rho: float = 0.0,
+    *,
+    server: Optimizer | None = None,
+    eta_server: float = 1.0,
+    apply: str = "lookahead",
+) -> FedAvgState:
+    """x - tau_eff sum_i p_i eta d_i, where d_i = G_i a_i / |a_i|_1 and tau_eff = sum_i p_i |a_i|_1.
+
+    The columns of G_i are the client's gradients. Its local steps have momentum m = rho m + (1 - rho) (g + mu (y - x)).
+    The vector a_i is found from this recursion, one gradient at a time: its k-th entry is how far a gradient of one in
+    step k, and of zero in all others, leads.
+    """
+    x, s = state
+    total, effective = x.zeros(), 0.0
+    for p, client in zip(normalised_weights(clients), clients, strict=True):
+        y, m, gradients, steps = x, x.zeros(), [], len(client.batches)
+        for batch in client.batches:
+            gradients.append(Tree(grad(y, batch)))
+            m = rho * m + (1 - rho) * (gradients[-1] + mu * (y - x))
+            y = y - eta * m
+        a = []
+        for k in range(steps):
+            way = speed = 0.0
+            for j in range(steps):
+                speed = rho * speed + (1 - rho) * (float(j == k) - mu * eta * way)
+                way += speed
+            a.append(way)
+        norm = float(np.abs(a).sum())
+        d = weighted_sum(a, gradients) / norm
+        total, effective = total + p * d, effective + p * norm
+    proposal = x - effective * eta * total
+    return FedAvgState(*_server_step(x, s, proposal, server, eta_server, apply))
+
+
+def fedexp(
+    state: FedAvgState, clients: Sequence[Client], grad: Grad, eta: float, eps: float, cap: float = np.inf
+) -> FedAvgState:
+    """x - eta_g mean(Delta_i), eta_g = max(1, mean |Delta_i|^2 / (2 (|mean Delta_i|^2 + eps))), at most cap."""
+    x, s = state
+    updates = [x - _descend(x, client, eta, lambda y, batch: Tree(grad(y, batch))) for client in clients]
+    mean = _mean_model(clients, updates)
+    squares = sum(w * float(flatten(d) @ flatten(d)) for w, d in zip(normalised_weights(clients), updates, strict=True))
+    eta_g = max(1.0, squares / (2 * (float(flatten(mean) @ flatten(mean)) + eps)))
+    return FedAvgState(x - min(eta_g, cap) * mean, s)
+
+
+def fedvarp(
+    state: FedVARPState,
+    clients: Sequence[Client],
+    grad: Grad,
+    eta: float,
+    population: int,
+    *,
+    server: Optimizer | None = None,
+    eta_server: float = 1.0,
+    apply: str = "lookahead",
+) -> FedVARPState:
+    """v = mean_S(Delta_i - y_i) + 1/N sum_j y_j goes into the server optimizer; then y_i = Delta_i on S."""
+    x, s, old = state
+    _check_ids(clients)
+    updates = [x - _descend(x, client, eta, lambda y, batch: Tree(grad(y, batch))) for client in clients]
+    changes = [d - old.get(client.id, x.zeros()) for d, client in zip(updates, clients, strict=True)]
+    everybody = weighted_sum([0.0, *(1 / population for _ in old)], [x, *old.values()])
+    v = _mean_model(clients, changes) + everybody
+    kept = old | {client.id: d for d, client in zip(updates, clients, strict=True)}
+    return FedVARPState(*_server_step(x, s, x - v, server, eta_server, apply), kept)
 
 
 # Mime and its relatives: the base optimizer at every step, its statistics from full gradients at x.

@@ -46,6 +46,18 @@ def momentum(beta: float = 0.9) -> Optimizer:
     return Optimizer(init=lambda x: {"m": x.zeros()}, U=U, V=lambda g, s: {"m": U(g, s)}, ahead=U)
 
 
+def nesterov(beta: float = 0.9) -> Optimizer:
+    """m <- g + beta m; the step is g + beta m with the new m."""
+
+    def V(g: Tree, s: Statistics) -> Statistics:
+        return {"m": g + beta * s["m"]}
+
+    def U(g: Tree, s: Statistics) -> Tree:
+        return g + beta * V(g, s)["m"]
+
+    return Optimizer(init=lambda x: {"m": x.zeros()}, U=U, V=V, ahead=U)
+
+
 def _adaptive(
     beta1: float,
     start: Callable[[Tree], Any],

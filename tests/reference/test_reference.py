@@ -300,6 +300,84 @@ def test_feddyn_by_hand():
     assert state.x["x"] == pytest.approx(1.4415625)
 
 
+def test_fedcm_by_hand():
+    state = alg.fedcm(alg.momentum_init(ONE), hand_cohort(1), QUADRATIC, 0.1, 0.5)
+    assert state.x["x"] == pytest.approx((0.95 + 1.45) / 2)
+    assert state.m["x"] == pytest.approx(-2)
+    state = alg.fedcm(state, [hand_client(0, 1)], QUADRATIC, 0.1, 0.5)
+    assert state.x["x"] == pytest.approx(1.2 + 0.1 * 0.4)
+
+
+def test_ghbm_by_hand():
+    state = alg.ghbm(alg.ghbm_init(ONE), hand_cohort(1), QUADRATIC, 0.1, 0.5, 1)
+    assert state.x["x"] == pytest.approx(1.4)
+    state = alg.ghbm(state, [hand_client(0, 2)], QUADRATIC, 0.1, 0.5, 1)
+    # two steps that both add 0.25 * 0.4: 1.4 -> 1.36 -> 1.324
+    assert state.x["x"] == pytest.approx(1.324)
+    far = alg.ghbm(state, [hand_client(0, 1)], QUADRATIC, 0.1, 0.5, 2)
+    assert far.x["x"] == pytest.approx(0.9 * 1.324 + 0.25 * 0.324)
+    before_the_first = alg.ghbm(state, [hand_client(0, 1)], QUADRATIC, 0.1, 0.5, 9)
+    assert before_the_first.x["x"] == pytest.approx(0.9 * 1.324 + 0.5 / 9 * 0.324)
+
+
+def test_fedacg_by_hand():
+    state = alg.fedacg(alg.momentum_init(ONE), hand_cohort(1), QUADRATIC, 0.1, 0.5, 1.0)
+    assert (state.x["x"], state.m["x"]) == (pytest.approx(1.4), pytest.approx(0.4))
+    state = alg.fedacg(state, [hand_client(0, 2)], QUADRATIC, 0.1, 0.5, 1.0)
+    # from 1.6: 1.44, then 1.44 - 0.1 * (1.44 - 0.16)
+    assert (state.x["x"], state.m["x"]) == (pytest.approx(1.312), pytest.approx(0.2 - 0.288))
+
+
+def test_fednova_by_hand():
+    clients = [hand_client(0, 2), hand_client(1, 1)]
+    state = alg.fednova(alg.fedavg_init(ONE), clients, QUADRATIC, 0.1, 0.0)
+    assert state.x["x"] == pytest.approx(1 - 1.5 * 0.1 * (0.95 - 9) / 2)
+
+
+def test_fednova_weighs_gradients_as_the_paper_does():
+    """The closed forms of |a|_1, for heavy-ball momentum (1 - rho) times ours, and for the proximal term."""
+    steps, eta = 5, 0.1
+    for mu, rho in ((0.0, 0.6), (2.0, 0.0)):
+        # one client moves the server by tau_eff eta d, which is its own movement, whatever |a|_1 is ...
+        one, other = hand_client(0, steps), hand_client(1, 1)
+        alone = alg.fednova(alg.fedavg_init(ONE), [one], QUADRATIC, eta, mu, rho).x["x"][0] - 1
+        single = alg.fednova(alg.fedavg_init(ONE), [other], QUADRATIC, eta, mu, rho).x["x"][0] - 1
+        both = alg.fednova(alg.fedavg_init(ONE), [one, other], QUADRATIC, eta, mu, rho).x["x"][0] - 1
+        momentum = steps - rho * (1 - rho**steps) / (1 - rho)
+        norm, short = (momentum, 1 - rho) if rho else ((1 - (1 - eta * mu) ** steps) / (eta * mu), 1.0)
+        # ... and two of them by (|a_1| + |a_2|) / 2 times the mean of their directions
+        assert both == pytest.approx((norm + short) / 2 * (alone / norm + single / short) / 2)
+
+
+def test_fedexp_by_hand():
+    start = alg.fedavg_init(ONE)
+    state = alg.fedexp(start, hand_cohort(1), QUADRATIC, 0.1, 0.04)
+    assert state.x["x"] == pytest.approx(1 + 0.41 / (2 * (0.16 + 0.04)) * 0.4)
+    assert alg.fedexp(start, hand_cohort(1), QUADRATIC, 0.1, 1.0).x["x"] == pytest.approx(1.4)
+    assert alg.fedexp(start, hand_cohort(1), QUADRATIC, 0.1, 0.04, 1.01).x["x"] == pytest.approx(1 + 1.01 * 0.4)
+
+
+def test_fedvarp_by_hand():
+    state = alg.fedvarp(alg.fedvarp_init(ONE), hand_cohort(1), QUADRATIC, 0.1, population=4)
+    assert state.x["x"] == pytest.approx(1.4)
+    state = alg.fedvarp(state, [hand_client(0, 1)], QUADRATIC, 0.1, population=4)
+    assert state.x["x"] == pytest.approx(1.4 - (0.14 - 0.1) - (0.1 - 0.9) / 4)
+    assert [state.y_i[i]["x"][0] for i in (0, 1)] == pytest.approx([0.14, -0.9])
+
+
+def test_local_optimizer_by_hand():
+    state = alg.local_optimizer(alg.fedavg_init(ONE), [hand_client(0, 2)], QUADRATIC, 0.1, opt.momentum(0.5), decay=1.0)
+    assert state.x["x"] == pytest.approx(0.9 * 0.85 - 0.1 * 0.675)
+
+
+def test_nesterov_by_hand():
+    base = opt.nesterov(0.5)
+    s = base.V(ONE, base.init(ONE))
+    assert base.ahead(ONE, base.init(ONE))["x"] == pytest.approx(1.5)
+    assert s["m"]["x"] == pytest.approx(1)
+    assert base.ahead(ONE, s)["x"] == pytest.approx(1.75)
+
+
 @pytest.mark.parametrize(
     ("algorithm", "options", "expected"),
     [

@@ -1,5 +1,7 @@
 """Wrong arguments of every algorithm, of the model it starts from, and schedules that go wrong in some round."""
 
+import math
+
 import numpy as np
 import optax
 import pytest
@@ -18,6 +20,15 @@ NUMBERS: list[Wrong] = [
     *numbers("fedprox", a.fedprox, RATES | {"mu": NON_NEGATIVE}, eta=0.1, mu=0.1),
     *numbers("scaffold", a.scaffold, RATES, eta=0.1),
     *numbers("feddyn", a.feddyn, RATES | {"alpha": POSITIVE}, eta=0.1, alpha=0.1),
+    *numbers("diloco", a.diloco, RATES | {"beta": UNIT}, eta=0.1),
+    *numbers("fednova", a.fednova, RATES | {"mu": NON_NEGATIVE}, eta=0.1),
+    *numbers("fedvarp", a.fedvarp, RATES, eta=0.1),
+    *numbers("fedexp", a.fedexp, {"eta": POSITIVE, "eps": POSITIVE}, eta=0.1),
+    *numbers("fedcm", a.fedcm, RATES, eta=0.1),
+    *numbers("ghbm", a.ghbm, RATES | {"beta": UNIT}, eta=0.1),
+    *numbers("fedacg", a.fedacg, {"eta": POSITIVE, "beta": UNIT, "mu": NON_NEGATIVE}, eta=0.1),
+    *(wrong(lambda v=v: a.fedcm(0.1, v), "alpha", v, "fedcm.alpha") for v in (0, -0.5, 1.5, "1", None)),
+    *(wrong(lambda v=v: a.fedexp(0.1, cap=v), "cap", v, "fedexp.cap") for v in (0.5, 0, -math.inf, math.nan, "2")),
     *numbers("mime", a.mime, RATES, **BASE),
     *numbers("mime_lite", a.mime_lite, RATES, **BASE),
     *numbers("mime_mvr", a.mime_mvr, RATES | {"beta": UNIT}, **MVR),
@@ -38,7 +49,9 @@ SERVED = {
     "fedprox": {"eta": 0.1, "mu": 0.1},
     "scaffold": {"eta": 0.1},
     "feddyn": {"eta": 0.1, "alpha": 0.1},
+    **{name: {"eta": 0.1} for name in ("fednova", "fedvarp", "fedcm", "ghbm")},
 }
+INNER = ("fedavg", "fednova", "diloco")
 BASED = ("mime", "mime_lite", "server_only", "centralized")
 MODES: list[Wrong] = [
     *(case for name, good in SERVED.items() for case in choices(name, getattr(a, name), "apply", **good)),
@@ -57,6 +70,7 @@ MODES: list[Wrong] = [
             *counts(name, make, "init_rounds", 0, **MVR),
         )
     ),
+    *counts("ghbm", a.ghbm, "tau", 1, eta=0.1),
     *counts("server_only_mvr", a.server_only_mvr, "init_rounds", 0, **MVR),
 ]
 
@@ -77,6 +91,12 @@ NOT_BASES = ["adam", 0.9, o.adam, optax.sgd(0.1)]
             for v in NOT_BASES
         ),
         *(
+            wrong(lambda n=n, v=v: getattr(a, n)(0.1, client=v), "client", v, f"{n}.client")
+            for n in INNER
+            for v in NOT_BASES
+        ),
+        *(wrong(lambda v=v: a.fednova(0.1, client=v), "client", v, "fednova.client") for v in (o.adam(), o.nesterov())),
+        *(
             wrong(lambda n=n, v=v: getattr(a, n)(**BASE | {"base": v}), "base", v, f"{n}.base")
             for n in BASED
             for v in (*NOT_BASES, None)
@@ -88,9 +108,9 @@ def test_only_base_optimizers_are_bases(case: Wrong) -> None:
 
 
 @pytest.mark.parametrize("name", [*BASED, *SERVED])
-def test_optax_cannot_be_frozen(name: str) -> None:
-    adam = o.from_optax(optax.adam(0.1))
-    good = SERVED[name] | {"server": adam} if name in SERVED else BASE | {"base": adam}
+@pytest.mark.parametrize("base", [o.from_optax(optax.adam(0.1)), o.adamw()], ids=["optax", "adamw"])
+def test_bases_that_are_not_linear_cannot_be_frozen(name: str, base) -> None:
+    good = SERVED[name] | {"server": base} if name in SERVED else BASE | {"base": base}
     check(wrong(lambda: getattr(a, name)(**good, apply="frozen"), "apply", "frozen"))
 
 

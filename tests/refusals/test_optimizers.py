@@ -14,6 +14,8 @@ CASES: list[Wrong] = [
     *numbers("momentum", o.momentum, {"beta": UNIT}),
     *numbers("adagrad", o.adagrad, {"initial": NON_NEGATIVE} | DENOMINATOR),
     *numbers("adam", o.adam, MOMENTS),
+    *numbers("adamw", o.adamw, MOMENTS | {"weight_decay": NON_NEGATIVE}),
+    *numbers("nesterov", o.nesterov, {"beta": UNIT}),
     *numbers("rmsprop", o.rmsprop, {"beta2": UNIT, "initial": NON_NEGATIVE} | DENOMINATOR),
     *numbers("yogi", o.yogi, MOMENTS),
     *numbers("sm3", o.sm3, DENOMINATOR),

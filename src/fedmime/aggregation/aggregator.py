@@ -30,7 +30,7 @@ from fedmime.aggregation.sparsification import RandomK
 from fedmime.errors import ConfigError
 from fedmime.hyperparameters import at_round, recipe, static
 from fedmime.validation import quote
-from fedmime.vector import finite
+from fedmime.vector import Vector, finite
 
 # Random streams of a round's key: local steps draw from streams 0, 1, …, full gradients from 2^30 on.
 _STREAMS = {UPDATE: 1 << 29, GRADIENT: (1 << 29) + 1, BROADCAST: (1 << 29) + 1024}
@@ -177,12 +177,14 @@ class Aggregator:
         """The gate's verdict on a message that was received, a `Reason` as a number.
 
         Args:
-            received: a pytree of arrays. An update is a pair, `(Reply.send, Reply.add)`, of which the first is bounded.
+            received: a pytree of arrays. An update is a pair, `(Reply.send, Reply.add)`, of which the first is bounded
+                but for the numbers in it that stand alone.
             kind: of message.
             bound: the largest norm that the gate lets through.
         """
-        bounded, beside = received if kind == UPDATE else (received, ())
-        return jnp.where(finite(beside), judge(bounded, bound), Reason.NOT_FINITE)
+        sent, beside = received if kind == UPDATE else (received, ())
+        bounded, numbers = by_length(sent)
+        return jnp.where(finite((numbers, beside)), judge(bounded, bound), Reason.NOT_FINITE)
 
     def transmit(self, message: Any, residual: Any, sender: Sender) -> tuple[Any, Any]:
         """Both halves at once, as in a simulation: what the server receives, and what the client keeps.
@@ -285,6 +287,14 @@ def distinct(message: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     once = {id(leaf): leaf for leaf in leaves}
     places = {key: place for place, key in enumerate(once)}
     return list(once.values()), lambda sent: structure.unflatten([sent[places[id(leaf)]] for leaf in leaves])
+
+
+def by_length(message: Any) -> tuple[list[Any], list[Any]]:
+    """The parts of a message that have a length, and its numbers that stand alone, such as a count, which have none."""
+    parts = jax.tree.leaves(message, is_leaf=lambda part: isinstance(part, Vector))
+    alone = [not isinstance(part, Vector) and jnp.shape(part) == () for part in parts]
+    with_length, without = ([p for p, yes in zip(parts, alone, strict=True) if yes is side] for side in (False, True))
+    return with_length, without
 
 
 def _parted(message: Any) -> tuple[list[Any], list[Any], Callable[[list[Any], list[Any]], Any]]:

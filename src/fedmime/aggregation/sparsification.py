@@ -13,9 +13,7 @@ from fedmime.aggregation.encoder import Encoded, Encoder, Sender, Shapes
 from fedmime.aggregation.quantization import random_bits
 from fedmime.aggregation.wire import Integers, encodable, storage
 from fedmime.hyperparameters import recipe, static
-from fedmime.validation import Range, real
-
-_FRACTION = Range(lambda v: 0 < v <= 1, "lie in (0, 1]")
+from fedmime.validation import SHARE, real
 
 
 @recipe
@@ -110,7 +108,7 @@ def random_k(fraction: float) -> RandomK:
 
     Reference: Konečný et al., 2016, https://arxiv.org/abs/1610.05492 (random masks)
     """
-    return RandomK(real("random_k", "fraction", fraction, _FRACTION))
+    return RandomK(real("random_k", "fraction", fraction, SHARE))
 
 
 @recipe
@@ -179,4 +177,4 @@ def top_k(fraction: float) -> TopK:
 
     Reference: Stich et al., 2018, https://arxiv.org/abs/1809.07599
     """
-    return TopK(real("top_k", "fraction", fraction, _FRACTION))
+    return TopK(real("top_k", "fraction", fraction, SHARE))

@@ -87,6 +87,7 @@ class State(NamedTuple):
     server: Server
     memory: Any = None  # what clients kept, for algorithms whose clients keep anything
     aggregation: Any = ()  # what the aggregator carries on, such as what was spent of the privacy
+    losses: Any = ()  # the clients' last losses [clients], NaN where unknown, for samplers that look at them
 
     @property
     def x(self) -> Vector:
@@ -116,6 +117,8 @@ class Algorithm(abc.ABC):
     """Whether clients train at all."""
     waits: ClassVar[bool] = False
     """Whether clients need the mean gradient before their first step: a second exchange in a deployment."""
+    counts_steps: ClassVar[bool] = False
+    """Whether the server looks at `Replies.mean_steps`, which noise for privacy does not cover."""
     draws: bool = False
     """Whether it looks at what is drawn for the server in every round: `Client.pick` and `Replies.coin`."""
     pooled: ClassVar[bool] = False

@@ -1,6 +1,6 @@
-"""FedAvg with any server optimizer: clients run SGD, the server steps along their mean movement.
+"""FedAvg with any server optimizer: clients run SGD or another optimizer, the server steps along their mean movement.
 
-`ServerOptimized` is the base of all algorithms of this kind: FedAvg, FedProx, SCAFFOLD and FedDyn.
+`ServerOptimized` is the base of all algorithms of this kind: FedAvg, FedProx, SCAFFOLD, FedDyn and others.
 """
 
 from __future__ import annotations
@@ -80,13 +80,43 @@ class FedAvg(ServerOptimized):
         return Reply(send=client.descend(step, x) - x)
 
 
+@recipe
+class LocalFedAvg(ServerOptimized):
+    """FedAvg whose clients run an optimizer of their own; `fedavg` explains its arguments.
+
+    A local step is y ← y − η U(∇fᵢ(y; ζ), sᵢ) of the whole optimizer, statistics first and step after. The statistics
+    sᵢ begin anew in every round.
+    """
+
+    eta: Value = number(POSITIVE)
+    client: BaseOptimizer
+    optimizer: BaseOptimizer
+    eta_server: Value = number(POSITIVE)
+    apply: str = static()
+
+    def local(self, message: tuple[Vector], client: Client) -> Reply:
+        (x,) = message
+        U, V = self.client.ahead, self.client.track_at
+
+        def step(carry, batch):
+            y, s_i = carry
+            g = client.grad(y, batch)
+            return y - self.eta * U(g, s_i, y), V(g, s_i, y)
+
+        return Reply(send=client.descend(step, (x, self.client.init(x)))[0] - x)
+
+
 def fedavg(
-    eta: Number, server: BaseOptimizer | None = None, eta_server: Number = 1.0, apply: str = "lookahead"
-) -> FedAvg:
+    eta: Number,
+    server: BaseOptimizer | None = None,
+    eta_server: Number = 1.0,
+    apply: str = "lookahead",
+    client: BaseOptimizer | None = None,
+) -> FedAvg | LocalFedAvg:
     r"""Federated averaging; with a `server` optimizer other than SGD this is FedOpt.
 
-    Clients run SGD with rate $\eta$; the server takes $x \gets x - \eta_s\,U(\Delta, s)$ on the pseudo-gradient
-    $\Delta = x - \sum_i w_i y_i$.
+    Clients run SGD, or the optimizer `client`, with rate $\eta$; the server takes
+    $x \gets x - \eta_s\,U(\Delta, s)$ on the pseudo-gradient $\Delta = x - \sum_i w_i y_i$.
 
     Args:
         eta: $\eta$, the clients' learning rate, or a schedule.
@@ -94,11 +124,16 @@ def fedavg(
         eta_server: $\eta_s$, the server's learning rate, or a schedule.
         apply: `"lookahead"` runs the server optimizer as a whole, statistics first and step after, as FedOpt does;
             `"frozen"` steps with the statistics of earlier rounds only.
+        client: the clients' optimizer, such as `momentum` or `adamw`; each client runs it from a fresh state in every
+            round. SGD by default.
 
     References: McMahan et al., 2017, https://arxiv.org/abs/1602.05629; Reddi et al., 2021,
     https://arxiv.org/abs/2003.00295
     """
-    return checked(FedAvg(eta, *server_options("fedavg", server, eta_server, apply)))
+    options = server_options("fedavg", server, eta_server, apply)
+    if client is None:
+        return checked(FedAvg(eta, *options))
+    return checked(LocalFedAvg(eta, base_optimizer("fedavg", "client", client), *options), "fedavg")
 
 
 def server_options(

@@ -86,7 +86,7 @@ class Stats(_Input):
     """Show how many examples clients have and how their labels differ."""
 
     plot: Path | None = None
-    """Also draw it into this PNG, SVG or PDF file."""
+    """Also draw it into this PNG, SVG or PDF file: clients by size, and the label mix of every client."""
     most: int = 5000
     """Clients read for the labels."""
     json: bool = False
@@ -175,15 +175,17 @@ def _convert(args: Convert) -> int:
 
 
 def _stats(args: Stats) -> int:
-    from fedmime.data.stats import plot, stats
+    from fedmime.data.plots import plot_stats
+    from fedmime.data.stats import stats
 
-    found = stats(_source(args).open(), args.most)
+    population = _source(args).open()
+    found = stats(population, args.most)
     if args.json:
         _console().print_json(json.dumps(dataclasses.asdict(found), default=lambda array: array.tolist()))
     else:
         _print_stats(found, _console())
     if args.plot is not None:
-        plot(found, args.plot)
+        plot_stats(population, found, args.plot, args.most)
         _console().print(f"{args.plot}", highlight=False, soft_wrap=True)
     return 0
 

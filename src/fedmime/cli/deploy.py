@@ -15,34 +15,23 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
-from fedmime.cli.options import Saved, from_file, setting_of
+from fedmime.cli.deployment import BUILDER, Plan, Served, order, planned
+from fedmime.cli.masks import Insistent, insisted
+from fedmime.cli.options import from_file
 from fedmime.errors import ConfigError, Stopped
 
 if TYPE_CHECKING:
     from fedmime.deploy.flower.operate import Running
     from fedmime.deploy.flower.worker import Order
-    from fedmime.experiments.train import Prepared
+    from fedmime.deploy.secure.options import SecureSum
 
 NodeKind = Literal["fedmime", "flower"]
 _SERVER = "fedmime.deploy.flower.server_app:of_setting"
-_BUILDER = "fedmime.deploy.flower.builders:of_task"
-_BESIDE = 1 << 20  # bytes of a message beside its arrays, at most
+_OF_FUNCTION = "fedmime.deploy.flower.builders:of_function"
 
 
 @dataclasses.dataclass(frozen=True)
-class _Served(Saved):
-    checkpoint_every: int = 1
-    """Rounds between checkpoints."""
-    nodes: int = 5
-    """Nodes that take part; the run begins when so many are there."""
-    deadline: float = 600.0
-    """Seconds that nodes have for each exchange of a round."""
-    wait: float = 300.0
-    """Seconds until so many nodes have to be there."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Local(_Served):
+class Local(Served):
     """Run everything on this machine: server, network with TLS and keys, nodes. They end with the run."""
 
     node: NodeKind = "fedmime"
@@ -50,7 +39,7 @@ class Local(_Served):
 
 
 @dataclasses.dataclass(frozen=True)
-class Server(_Served):
+class Server(Served):
     """Run the server of a deployment; clients are on other machines."""
 
     keys: Path = Path("federation")
@@ -62,7 +51,7 @@ class Server(_Served):
 
 
 @dataclasses.dataclass(frozen=True)
-class Client:
+class Client(Insistent):
     """Run the node of one client. Its data stays on this machine."""
 
     server: str = ""
@@ -72,9 +61,12 @@ class Client:
     key: Path = Path("node")
     """The private key of this node, from `fedmime deploy keys --node`; its file name is the client's name."""
     data: Path = Path("data")
-    """A store with this client's examples, which are pooled."""
+    """A store with this client's examples, which are pooled; with --torch, whatever its function reads."""
     task: str = "handwriting-mlp"
-    """The server's task, which says what the model is."""
+    """The server's task, which says what the model is; not needed with --torch."""
+    torch: str | None = None
+    """A client in PyTorch: the function that makes it, as FILE.py:FUNCTION or MODULE:FUNCTION. It is called with a
+    dictionary of name, data and state, and returns what fm.deploy.torch_client returns."""
     state: Path | None = None
     """Where the client keeps what belongs to it between rounds; by default beside its key."""
     node: NodeKind = "fedmime"
@@ -118,16 +110,16 @@ def _local(args: Local) -> int:
     from fedmime.data import partition
     from fedmime.deploy.flower import operate
 
-    prepared, out = _prepared(args)
-    population = partition.regroup(prepared.population, args.nodes)
+    plan = planned(args)
+    population = partition.regroup(plan.prepared.population, args.nodes)
     if args.fresh:
-        shutil.rmtree(out / "nodes", ignore_errors=True)
+        shutil.rmtree(plan.out / "nodes", ignore_errors=True)
 
     def orders(directory: Path) -> dict[str, Order]:
-        return {name: _order(args.task, population, name, directory, out) for name in population.ids}
+        return {name: order(args.task, population, name, directory, plan) for name in population.ids}
 
-    with operate.local(out / "logs", orders, _most(prepared), args.node == "flower") as running:
-        return _follow(args, prepared, out, running)
+    with operate.local(plan.out / "logs", orders, plan.most, args.node == "flower") as running:
+        return _follow(args, plan, running)
 
 
 def _server(args: Server) -> int:
@@ -138,36 +130,64 @@ def _server(args: Server) -> int:
         raise ConfigError(
             f"keys: {str(args.keys)!r} holds no server's certificate; fedmime deploy keys --server makes one"
         )
-    prepared, out = _prepared(args)
-    with operate.served(out / "logs", args.keys, args.host, args.port, _most(prepared)) as running:
+    plan = planned(args)
+    with operate.served(plan.out / "logs", args.keys, args.host, args.port, plan.most) as running:
         sys.stderr.write(f"fedmime: serving nodes at {args.host}:{args.port}\n")
-        return _follow(args, prepared, out, running)
+        return _follow(args, plan, running)
 
 
 def _client(args: Client) -> int:
-    from fedmime.cli import session
     from fedmime.deploy.flower import operate
     from fedmime.deploy.flower.keys import check_name
     from fedmime.deploy.flower.launcher import Address, NodePlan
-    from fedmime.deploy.flower.worker import Order
-    from fedmime.experiments import tasks
 
+    secure = insisted(args)
     host, _, port = args.server.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"server: it must be HOST:PORT, got {args.server!r}")
     for what, path in (("authority", args.authority), ("key", args.key)):
         if not path.is_file():
             raise ConfigError(f"{what}: there is no file {str(path)!r}")
-    tasks.get(args.task)
     name = check_name(args.key.name)
-    state = args.state or args.key.with_name(f"{name}.kept")
-    order = Order(_BUILDER, {"task": args.task, "store": str(args.data.absolute()), "name": name, "state": str(state)})
-    session.start()
+    state = str((args.state or args.key.with_name(f"{name}.kept")).absolute())
+    if args.torch is None:
+        own = _jax_order(args, name, state, secure)
+    elif secure is None:
+        own = _torch_order(args, args.torch, name, state)
+    else:
+        raise ConfigError("secure: --require-secure needs a client in JAX; one of --torch cannot mask its messages")
     _say_what_nodes_say()
     signal.signal(signal.SIGTERM, _end)
     server = Address(host, int(port), args.authority.absolute())
-    operate.node(NodePlan(name, args.key.absolute(), server, order), args.patience, args.node == "flower")
+    operate.node(NodePlan(name, args.key.absolute(), server, own), args.patience, args.node == "flower")
     return 0
+
+
+def _jax_order(args: Client, name: str, state: str, secure: SecureSum | None) -> Order:
+    """How to build the node of a client whose examples are a store."""
+    from fedmime.cli import session
+    from fedmime.deploy.flower.worker import Order
+    from fedmime.deploy.secure.options import fields_of
+    from fedmime.experiments import tasks
+
+    tasks.get(args.task)
+    session.start()
+    given = {"task": args.task, "store": str(args.data.absolute()), "name": name, "state": state}
+    return Order(BUILDER, given | {"secure": fields_of(secure)})
+
+
+def _torch_order(args: Client, function: str, name: str, state: str) -> Order:
+    """How to build the node of a client that a function makes. This process does without JAX."""
+    from fedmime.deploy.flower.worker import Order
+
+    place, _, called = function.rpartition(":")
+    if not place or not called.isidentifier():
+        raise ConfigError(f"torch: it must be FILE.py:FUNCTION or MODULE:FUNCTION, got {function!r}")
+    here = Path.cwd()
+    if place.endswith(".py"):  # what lies beside the file can be imported from there
+        here, function = (here / place).parent, f"{here / place}:{called}"
+    config = {"name": name, "data": str(args.data.absolute()), "state": state}
+    return Order(_OF_FUNCTION, {"function": function, "config": config}, (str(here),))
 
 
 def _say_what_nodes_say() -> None:
@@ -199,64 +219,18 @@ def _keys(args: Keys) -> int:
     return 0
 
 
-def _prepared(args: _Served) -> tuple[Prepared, Path]:
-    """What a run needs, and its directory; wrong numbers are refused before anything starts."""
-    from fedmime.cli import session
-    from fedmime.experiments import messages, recipes, tasks, train
-    from fedmime.validation import NON_NEGATIVE, POSITIVE, count, real
-
-    count("deploy", "nodes", args.nodes, least=1)
-    real("deploy", "deadline", args.deadline, POSITIVE)
-    real("deploy", "wait", args.wait, NON_NEGATIVE)
-    session.start()
-    setting = setting_of(args)
-    cohort = args.nodes if setting.cohort is None else setting.cohort
-    if cohort > args.nodes:
-        raise ConfigError(f"setting: cohort={cohort} exceeds the {args.nodes} nodes; lower it, or wait for more")
-    task = tasks.get(setting.task)
-    s = recipes.resolved(dataclasses.replace(setting, cohort=cohort), task)
-    population = task.population(args.data_dir)  # the server's test set, and in a rehearsal the clients' examples
-    prepared = train.Prepared(s, task.problem(), population, recipes.algorithm(s), messages.aggregator(s))
-    name = f"{prepared.label.replace(' ', '-')}-seed{args.seed}-deployed"
-    return prepared, args.out or Path("runs") / args.task / name
-
-
-def _order(task: str, population: Any, name: str, directory: Path, out: Path) -> Order:
-    """How to build the node of one client of a regrouped population, whose examples are written to a store."""
-    from fedmime.data import from_arrays
-    from fedmime.deploy.flower.worker import Order
-
-    store = directory / f"{name}.store"
-    from_arrays({name: population.client(name)}).save(store)
-    state = (out / "nodes" / name).absolute()
-    return Order(_BUILDER, {"task": task, "store": str(store), "name": name, "state": str(state)})
-
-
-def _most(prepared: Prepared) -> int:
-    """Bytes of the largest message that a node may send."""
-    return 2 * _cost(prepared) + _BESIDE
-
-
-def _cost(prepared: Prepared) -> int:
-    """Bytes that a client exchanges with the server in a round."""
-    import jax
-
-    from fedmime.aggregation import communication
-
-    model = jax.eval_shape(prepared.problem.init, jax.eval_shape(jax.random.key, 0))
-    return communication.cost(prepared.algorithm, model, prepared.aggregation).bytes
-
-
-def _follow(args: _Served, prepared: Prepared, out: Path, running: Running) -> int:
+def _follow(args: Served, plan: Plan, running: Running) -> int:
     """Follow a run to its end, tell its result as `fedmime train` does, and write its report."""
     from fedmime.cli import report
     from fedmime.cli.progress import Progress
     from fedmime.cli.signals import Signals
     from fedmime.cli.train import tell
     from fedmime.deploy.flower import operate
+    from fedmime.deploy.secure.options import fields_of
     from fedmime.engine import Run
     from fedmime.experiments.setting import plain
 
+    prepared, out = plan.prepared, plan.out
     s = prepared.setting
     assert s.rounds is not None
     assert s.cohort is not None
@@ -267,15 +241,16 @@ def _follow(args: _Served, prepared: Prepared, out: Path, running: Running) -> i
         "saving": {"every": args.checkpoint_every, "keep": args.keep, "fresh": args.fresh},
         "waiting": {"nodes": args.nodes, "joining": args.wait, "deadline": args.deadline},
         "command": sys.argv,
+        "secure": fields_of(plan.secure),
     }
-    plan = {"call": _SERVER, "most": _most(prepared), "arguments": arguments}
-    with Signals() as signals, Progress(prepared.label, s.rounds, _cost(prepared) * s.cohort, args.quiet) as progress:
+    told = {"call": _SERVER, "most": plan.most, "arguments": arguments}
+    with Signals() as signals, Progress(prepared.label, s.rounds, plan.bytes * s.cohort, args.quiet) as progress:
 
         def on_event(event: Any) -> None:
             info: Any = SimpleNamespace(round=event["round"], loss=event["loss"], epsilon=event["epsilon"])
             progress.on_round(info, event["measured"])
 
-        operate.follow(running, plan, on_event, signals.stop)
+        operate.follow(running, told, on_event, signals.stop)
     tell(prepared, Run.load(out), out, args.json)
     if not args.json and importlib.util.find_spec("matplotlib") is not None:  # it is an extra, too
         report.run(report.Report((out,)))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedmime.errors import CheckpointError, ConfigError
-from fedmime.experiments.setting import Setting, read
+from fedmime.experiments.setting import Setting, TrackerName, read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +44,10 @@ class Asked(Saved):
     """Worker processes of the back end on Ray."""
     ray_address: str | None = None
     """A running Ray cluster to join, such as 10.0.0.1:6379; by default Ray is started here for the run."""
+    track: tuple[TrackerName, ...] = ()
+    """Log the run to W&B or MLflow, too; resume continues the same tracked run."""
+    track_project: str | None = None
+    """The W&B project or MLflow experiment; by default the one that their environment variables name, else fedmime."""
     dry_run: bool = False
     """Print the plan and its cost, and stop."""
 
@@ -81,6 +85,13 @@ def open_backend(backend: str, workers: int, ray_address: str | None) -> Iterato
 
     with backends.ray(workers, ray_address) as found:
         yield found
+
+
+def open_trackers(names: Sequence[str], project: str | None) -> list[Any]:
+    """The callbacks that --track names; `ConfigError` if a tracker's package is missing."""
+    from fedmime import trackers
+
+    return [{"wandb": trackers.wandb, "mlflow": trackers.mlflow}[name](project) for name in names]
 
 
 def recorded_config(run: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
-from fedmime.cli.options import Asked, from_file, open_backend, recorded_config, setting_of
+from fedmime.cli.options import Asked, from_file, open_backend, open_trackers, recorded_config, setting_of
 from fedmime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ def resume(args: Resume) -> int:
         backend=args.backend,
         workers=args.workers,
         ray_address=args.ray_address,
+        track=beside.track,
+        track_project=beside.track_project,
     )
     result = carry_out(prepared, args.run, asked, name=beside.label)
     return tell(prepared, result, args.run, args.json)
@@ -113,6 +115,7 @@ def carry_out_all(runs: Sequence[tuple[Prepared, Path]], asked: Asked, name: str
     units = s.cohort // 2 if s.split else s.cohort
     sent = 0 if first.algorithm.pooled else communication.cost(first.algorithm, model, first.aggregation).bytes * units
     saving = Saving(asked.checkpoint_every, asked.keep, asked.fresh)
+    tracking = train.Tracking(asked.track, asked.track_project, open_trackers(asked.track, asked.track_project))
     results = []
     with (
         Signals() as signals,
@@ -128,6 +131,7 @@ def carry_out_all(runs: Sequence[tuple[Prepared, Path]], asked: Asked, name: str
                 name=name,
                 data_dir=asked.data_dir,
                 backend=backend,
+                tracking=tracking,
                 on_round=progress.on_round,
                 stop=signals.stop,
             )

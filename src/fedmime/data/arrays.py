@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedmime.data.padding import Pad, check_pad
 from fedmime.data.population import TEXT, Columns, Field, Population, describe, digest
 from fedmime.errors import DataError
 
@@ -18,13 +19,16 @@ def from_arrays(
     test: Mapping[str, Any] | None = None,
     test_clients: Population | None = None,
     name: str = "arrays",
+    pad: Mapping[str, Pad] | None = None,
 ) -> Population:
     """A population from `{id: {field: array}}`, or from an iterable of `(id, {field: array})`.
 
     Every client has the same fields, of the same dtype and shape after the first axis, and as many examples in one
     field as in the other. A client without examples stays, with size 0. Text is bytes or str; sequences of differing
-    lengths are a list of 1-D arrays. Arrays must stay as they are while a run goes on: it may read them at any time.
+    lengths are a list of 1-D arrays; `pad` says by field how they become rows of one length, which models need. Arrays
+    must stay as they are while a run goes on: it may read them at any time.
     """
+    check_pad("from_arrays", pad or {})
     columns: dict[str, Columns] = {}
     fields: dict[str, Field] = {}
     for client, given in clients.items() if isinstance(clients, Mapping) else clients:
@@ -32,15 +36,17 @@ def from_arrays(
             raise DataError(f"{name}: client id {client!r} is {type(client).__name__}; ids are str")
         if client in columns:
             raise DataError(f"{name}: client id {client!r} appears twice; ids must be unique")
-        columns[client], found = checked(given, f"{name}: client {client!r}")
+        columns[client], found = checked(given, f"{name}: client {client!r}", pad)
         fields = fields or found
         same_fields(fields, found, f"{name}: client {client!r}")
     if not columns:
         raise DataError(f"{name}: no clients given; at least one is needed")
     held_out = None
     if test is not None:
-        held_out, found = checked(test, f"{name}: test set")
+        held_out, found = checked(test, f"{name}: test set", pad)
         same_fields(fields, found, f"{name}: test set")
+    if test_clients is not None:
+        same_fields(fields, test_clients.fields, f"{name}: test_clients")
     return in_memory(name, columns, fields, held_out, test_clients)
 
 
@@ -68,19 +74,49 @@ def in_memory(
     )
 
 
+def dealt(
+    name: str,
+    pooled: Columns,
+    fields: Mapping[str, Field],
+    parts: Sequence[np.ndarray],
+    ids: Sequence[str],
+    test: Columns | None = None,
+    test_clients: Population | None = None,
+) -> Population:
+    """A population whose client i has the id `ids[i]` and the examples `parts[i]` of the pooled columns."""
+    order = np.concatenate(parts)
+    copied = {field: column[order] for field, column in pooled.items()}  # clients are stretches, which are not copied
+    ends = np.cumsum([len(part) for part in parts])
+    stretches = (slice(end - len(part), end) for end, part in zip(ends, parts, strict=True))
+    columns = {i: {k: v[own] for k, v in copied.items()} for i, own in zip(ids, stretches, strict=True)}
+    if len(columns) != len(parts):
+        raise DataError(f"{name}: ids are not unique")
+    return in_memory(name, columns, fields, test, test_clients)
+
+
 def _identity(columns: dict[str, Columns], test: Columns | None, test_clients: Population | None) -> str:
     """All clients and everything that is tested on."""
     contents = digest(iter([*columns.items(), ("\0test", test or {})]))
     return contents if test_clients is None else describe(contents, test_clients.identity())
 
 
-def checked(given: Mapping[str, Any], where: str) -> tuple[Columns, dict[str, Field]]:
-    """The columns as arrays and what they hold, or one line saying what is wrong `where`."""
+def checked(
+    given: Mapping[str, Any], where: str, pad: Mapping[str, Pad] | None = None
+) -> tuple[Columns, dict[str, Field]]:
+    """The columns as arrays and what they hold, or one line saying what is wrong `where`; sequences are padded."""
     if not isinstance(given, Mapping) or not given:
         raise DataError(f"{where} is {type(given).__name__} {given!r:.40}; accepted is a non-empty dict of arrays")
     columns, fields = {}, {}
+    for field in (pad or {}).keys() - given.keys():
+        raise DataError(f"{where} has no field {field!r}, which pad names; it has {sorted(given)}")
     for field, values in given.items():
         columns[field], fields[field] = column(values, f"{where}, field {field!r}")
+        if pad and field in pad:
+            if fields[field].text:
+                raise DataError(f"{where}, field {field!r} holds text; only sequences of numbers can be padded")
+            place = lambda row, field=field: f"{where}, field {field!r}, example {row}"
+            columns[field] = pad[field](columns[field], fields[field].dtype, place)
+            fields[field] = Field(fields[field].dtype, columns[field].shape[1:])
     lengths = {field: len(values) for field, values in columns.items()}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{field} has {length}" for field, length in lengths.items())

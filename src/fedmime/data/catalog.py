@@ -13,6 +13,7 @@ from fedmime.data.population import Population
 from fedmime.data.tff import from_tff_hdf5, from_tff_sqlite
 from fedmime.errors import ConfigError, DataError
 from fedmime.files import home_cache
+from fedmime.origin import Origin
 
 ENVIRONMENT = "FEDMIME_DATA_DIR"
 TFF_URL = "https://storage.googleapis.com/tff-datasets-public/"
@@ -139,6 +140,15 @@ def data_directory(given: str | os.PathLike[str] | None = None) -> Path:
     if os.environ.get(ENVIRONMENT):
         return Path(os.environ[ENVIRONMENT])
     return home_cache()
+
+
+def opened(population: Population, function: str, data_dir: str | os.PathLike[str] | None, *rest: object) -> Population:
+    """A published data set that remembers the call of `fedmime.data` that opened it, so that workers can repeat it.
+
+    Without a directory of its own, every machine looks where it keeps published files.
+    """
+    directory = None if data_dir is None else str(Path(data_dir).absolute())
+    return population.made_by(Origin(f"fedmime.data:{function}", (directory, *rest)))
 
 
 def published(name: str) -> Published:

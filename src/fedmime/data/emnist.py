@@ -28,7 +28,8 @@ def emnist(
     if (directory / f"{dataset.name}.store").is_dir():
         return from_store(directory / f"{dataset.name}.store")
     test = prepare(catalog.load(dataset, "test", directory, ("label", "pixels"), limits), only_digits)
-    return prepare(catalog.load(dataset, "train", directory, ("label", "pixels"), limits), only_digits, test)
+    found = prepare(catalog.load(dataset, "train", directory, ("label", "pixels"), limits), only_digits, test)
+    return catalog.opened(found, "emnist", data_dir, only_digits, limits)
 
 
 def prepare(raw: Population, only_digits: bool = False, test_clients: Population | None = None) -> Population:

@@ -1,13 +1,17 @@
-"""Deal examples out to clients: each function is pure in its seed and gives a `Population`."""
+"""Deal examples out to clients: each function is pure in its seed and gives a `Population`.
+
+All of them take the further arguments of `build`: a pooled `test` set, and `test_clients`, which are a population of
+their own (`by_column` of test data, for example) or a fraction of every client's examples that it holds out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedmime.data.arrays import checked, in_memory
+from fedmime.data.arrays import checked, dealt, same_fields
 from fedmime.data.population import Columns, Population, describe, empty
 from fedmime.errors import ConfigError, DataError
 from fedmime.randomness import generator
@@ -18,7 +22,7 @@ Parts = list[np.ndarray]  # which examples each client gets
 def iid(x: Any, y: Any, clients: int, seed: int = 0, **kwargs: Any) -> Population:
     """Shuffle and deal evenly; sizes differ by at most one."""
     order = generator(seed).permutation(_examples(y, clients))
-    return build(x, y, np.array_split(order, clients), **kwargs)
+    return build(x, y, np.array_split(order, clients), seed, **kwargs)
 
 
 def dirichlet(
@@ -37,7 +41,7 @@ def dirichlet(
         cuts = np.cumsum(rng.dirichlet(np.full(clients, alpha)))[:-1] * len(members)
         for part, piece in zip(parts, np.split(rng.permutation(members), cuts.astype(int)), strict=True):
             part.append(piece)
-    return build(x, y, fill([np.concatenate(part) for part in parts], min_size), **kwargs)
+    return build(x, y, fill([np.concatenate(part) for part in parts], min_size), seed, **kwargs)
 
 
 def quantity(x: Any, y: Any, clients: int, alpha: float, seed: int = 0, min_size: int = 1, **kwargs: Any) -> Population:
@@ -46,7 +50,7 @@ def quantity(x: Any, y: Any, clients: int, alpha: float, seed: int = 0, min_size
     _positive("alpha", alpha)
     rng = generator(seed)
     cuts = np.cumsum(rng.dirichlet(np.full(clients, alpha)))[:-1] * examples
-    return build(x, y, fill(np.split(rng.permutation(examples), cuts.astype(int)), min_size), **kwargs)
+    return build(x, y, fill(np.split(rng.permutation(examples), cuts.astype(int)), min_size), seed, **kwargs)
 
 
 def shards(x: Any, y: Any, clients: int, per_client: int = 2, seed: int = 0, **kwargs: Any) -> Population:
@@ -61,7 +65,7 @@ def shards(x: Any, y: Any, clients: int, per_client: int = 2, seed: int = 0, **k
     shuffled = rng.permutation(len(labels))
     pieces = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], clients * per_client)
     hands = rng.permutation(len(pieces)).reshape(clients, per_client)
-    return build(x, y, [np.concatenate([pieces[i] for i in hand]) for hand in hands], **kwargs)
+    return build(x, y, [np.concatenate([pieces[i] for i in hand]) for hand in hands], seed, **kwargs)
 
 
 def by_label(
@@ -88,10 +92,10 @@ def by_label(
     for members, holding in zip(groups, holders, strict=True):
         for client, piece in zip(holding, np.array_split(rng.permutation(members), len(holding)), strict=True):
             parts[client].append(piece)
-    return build(x, y, [np.concatenate(part) for part in parts], **kwargs)
+    return build(x, y, [np.concatenate(part) for part in parts], seed, **kwargs)
 
 
-def by_column(x: Any, y: Any, column: Any, **kwargs: Any) -> Population:
+def by_column(x: Any, y: Any, column: Any, seed: int = 0, **kwargs: Any) -> Population:
     """One client per distinct value of `column` (a user, a device, a hospital); the value is the client's id."""
     values = np.asarray(column)
     if values.ndim != 1 or len(values) != len(y):
@@ -99,7 +103,7 @@ def by_column(x: Any, y: Any, column: Any, **kwargs: Any) -> Population:
             f"by_column: column has shape {values.shape}; accepted is one value for each of {len(y)} examples"
         )
     ids = [str(value) for value in np.unique(values)]
-    return build(x, y, by_value(values), ids=ids, **kwargs)
+    return build(x, y, by_value(values), seed, ids=ids, **kwargs)
 
 
 def regroup(population: Population, clients: int) -> Population:
@@ -134,22 +138,46 @@ def build(
     x: Any,
     y: Any,
     parts: Parts,
+    seed: int = 0,
     ids: Sequence[str] | None = None,
-    test: dict[str, np.ndarray] | None = None,
+    test: Mapping[str, Any] | None = None,
+    test_clients: Population | float | None = None,
     name: str = "partition",
 ) -> Population:
-    """A population whose client i holds the examples `parts[i]` of the pooled data, in increasing order."""
+    """A population whose client i holds the examples `parts[i]` of the pooled data, in increasing order.
+
+    Args:
+        seed: decides what clients hold out.
+        test: the server's pooled test set; without it, all test clients together.
+        test_clients: held-out data by client: a population, or the fraction of its examples, rounded to the nearest
+            number, that every client holds out. It keeps at least one to train on.
+    """
     pooled, fields = checked({"x": x, "y": y}, name)
     width = len(str(len(parts) - 1))
     ids = ids or [f"client_{i:0{width}d}" for i in range(len(parts))]
-    order = np.concatenate([np.sort(part) for part in parts])
-    dealt = {k: v[order] for k, v in pooled.items()}  # once: clients are stretches, which rounds need not copy
-    ends = np.cumsum([len(part) for part in parts])
-    stretches = (slice(end - len(part), end) for end, part in zip(ends, parts, strict=True))
-    columns = {i: {k: v[own] for k, v in dealt.items()} for i, own in zip(ids, stretches, strict=True)}
-    if len(columns) != len(parts):
-        raise DataError(f"{name}: ids are not unique")
-    return in_memory(name, columns, fields, test)
+    if test is not None:
+        test, found = checked(test, f"{name}: test set")
+        same_fields(fields, found, f"{name}: test set")
+    if isinstance(test_clients, Population):
+        same_fields(fields, test_clients.fields, f"{name}: test_clients")
+    elif test_clients is not None:
+        parts, held = hold_out(parts, test_clients, seed)
+        test_clients = dealt(name, pooled, fields, held, ids)
+    return dealt(name, pooled, fields, [np.sort(part) for part in parts], ids, test, test_clients)
+
+
+def hold_out(parts: Parts, fraction: float, seed: int = 0) -> tuple[Parts, Parts]:
+    """What every client keeps to train on, and what it holds out: a random `fraction` of its examples."""
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction < 1:
+        raise ConfigError(f"test_clients must be a population or a fraction in (0, 1), got {fraction!r:.80}")
+    kept, held = [], []
+    for client, part in enumerate(parts):
+        shuffled = generator(seed, client, stream=5).permutation(np.sort(part))
+        most = max(len(part) - 1, 0)
+        out = min(round(len(part) * fraction), most)
+        kept.append(shuffled[out:])
+        held.append(np.sort(shuffled[:out]))
+    return kept, held
 
 
 def split(y: Any, fraction: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

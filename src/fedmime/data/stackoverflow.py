@@ -55,7 +55,9 @@ def stackoverflow(
     raw = catalog.load(dataset, "train", directory, ("tokens",), limits)
     if max_sentences is not None or sample is not None:
         raw = capped(raw, max_sentences or int(raw.sizes.max(initial=1)), sample, seed)
-    return prepare(raw, words, length, recipe, test, test_examples)
+    found = prepare(raw, words, length, recipe, test, test_examples)
+    asked = (vocabulary, length, max_sentences, sample, test_examples, test_split, seed, limits)
+    return catalog.opened(found, "stackoverflow", data_dir, *asked)
 
 
 def store_name(vocabulary: int, length: int, max_sentences: int | None, sample: int | None, seed: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 
@@ -45,14 +44,10 @@ class Stats:
 
 def stats(population: Population, most: int = 5000, seed: int = 0) -> Stats:
     """Sizes of all clients; labels of at most `most`, drawn by `seed`."""
-    if most < 1:
-        raise ConfigError(f"stats: most must be a positive integer, got {most!r}")
     sizes = population.sizes
     top = int(np.ceil(np.log2(max(int(sizes.max(initial=1)), 1) + 1)))
     edges = np.concatenate([[0], 2.0 ** np.arange(top + 1)]).astype(np.int64)
-    chosen = np.arange(len(population))
-    if len(population) > most:
-        chosen = np.sort(generator(seed, stream=3).choice(len(population), most, replace=False))
+    chosen = drawn(population, most, seed)
     return Stats(
         population.name,
         len(population),
@@ -69,6 +64,31 @@ def stats(population: Population, most: int = 5000, seed: int = 0) -> Stats:
     )
 
 
+def drawn(population: Population, most: int, seed: int = 0) -> np.ndarray:
+    """The positions of all clients, or of `most` drawn by `seed`, in increasing order."""
+    if not isinstance(most, int | np.integer) or most < 1:
+        raise ConfigError(f"most must be a positive integer, got {most!r}")
+    if len(population) <= most:
+        return np.arange(len(population))
+    return np.sort(generator(seed, stream=3).choice(len(population), most, replace=False))
+
+
+def label_field(population: Population, field: str | None = None) -> str | None:
+    """The field that holds one label for each example; None if there is none, or the given one does not."""
+    name = field or next((n for n in _LABELS if n in population.fields), None)
+    found = None if name is None else population.fields.get(name)
+    return None if found is None or found.shape or found.ragged or found.dtype.kind not in "iu" else name
+
+
+def label_counts(population: Population, chosen: np.ndarray, field: str) -> np.ndarray | None:
+    """[clients, labels] how many examples of each label the chosen clients have; None without or with negative ones."""
+    found = [population.client_at(int(index))[field] for index in chosen]
+    classes = max((int(labels.max()) + 1 for labels in found if len(labels)), default=0)
+    if classes == 0 or min(int(labels.min(initial=0)) for labels in found) < 0:
+        return None
+    return np.stack([np.bincount(labels, minlength=classes) for labels in found])
+
+
 def _test_examples(population: Population) -> int | None:
     if population.test_clients is not None:
         return int(population.test_clients.sizes.sum())
@@ -76,14 +96,11 @@ def _test_examples(population: Population) -> int | None:
 
 
 def _skew(population: Population, chosen: np.ndarray) -> LabelSkew | None:
-    name = next((n for n in _LABELS if n in population.fields), None)
-    if name is None or population.fields[name].shape or population.fields[name].dtype.kind not in "iu":
+    name = label_field(population)
+    table = None if name is None else label_counts(population, chosen, name)
+    if table is None:
         return None
-    found = [population.client_at(int(index))[name] for index in chosen]
-    classes = max((int(labels.max()) + 1 for labels in found if len(labels)), default=0)
-    if classes == 0 or min(int(labels.min(initial=0)) for labels in found) < 0:
-        return None
-    table = np.stack([np.bincount(labels, minlength=classes) for labels in found if len(labels)])
+    table = table[table.any(axis=1)]
     totals = table.sum(axis=0)
     return LabelSkew(totals, float((table > 0).sum(axis=1).mean()), _distance(table, totals), _by_chance(table, totals))
 
@@ -98,28 +115,6 @@ def _by_chance(table: np.ndarray, totals: np.ndarray) -> float:
     """What the distance would be if every client drew its examples from all: small clients differ by luck alone."""
     drawn = generator(0, stream=4).multinomial(table.sum(axis=1), totals / totals.sum())
     return _distance(drawn, totals)
-
-
-def plot(found: Stats, path: Path) -> None:
-    """The histogram of sizes and the labels as a picture."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
-    left.bar(range(len(found.histogram)), found.histogram)
-    names = [size_range(found.edges, i) for i in range(len(found.histogram))]
-    left.set_xticks(range(len(names)), names, rotation=60, fontsize=7)
-    left.set(title=f"{found.name}: {found.clients:,} clients", xlabel="examples", ylabel="clients")
-    if found.labels is not None:
-        right.bar(range(len(found.labels.counts)), found.labels.counts)
-        right.set(
-            title=f"label skew {found.labels.distance:.2f} (by chance {found.labels.expected:.2f})", xlabel="label"
-        )
-    else:
-        right.set_axis_off()
-    figure.savefig(path, dpi=120)
 
 
 def size_range(edges: np.ndarray, index: int) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedmime.deploy import torch_layouts as torch_layouts
     from fedmime.deploy.flower.client_app import client_app as client_app
+    from fedmime.deploy.flower.client_app import torch_client_app as torch_client_app
     from fedmime.deploy.flower.server_app import server_app as server_app
     from fedmime.deploy.node import JaxNode as JaxNode
     from fedmime.deploy.protocol import Node as Node
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from fedmime.deploy.server import Waiting as Waiting
     from fedmime.deploy.server import run as run
     from fedmime.deploy.server import run_setting as run_setting
-    from fedmime.deploy.torch_client import torch_client as torch_client
+    from fedmime.deploy.torch_node import torch_client as torch_client
     from fedmime.deploy.transport import Failure as Failure
     from fedmime.deploy.transport import LoopTransport as LoopTransport
     from fedmime.deploy.transport import Transport as Transport
@@ -40,7 +41,8 @@ _HOMES = {
     "run": "server",
     "run_setting": "server",
     "server_app": "flower.server_app",
-    "torch_client": "torch_client",
+    "torch_client": "torch_node",
+    "torch_client_app": "flower.client_app",
 }
 __all__ = [*_HOMES, "torch_layouts"]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -51,7 +53,9 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("fedmime.deploy.torch_layouts")
     if name not in _HOMES:
         raise AttributeError(f"module 'fedmime.deploy' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"fedmime.deploy.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(f"fedmime.deploy.{_HOMES[name]}"), name)
+    globals()[name] = value  # importing the module `torch_client` has put the module in the function's place
+    return value
 
 
 def __dir__() -> list[str]:

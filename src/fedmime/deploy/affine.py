@@ -15,7 +15,9 @@ import numpy as np
 from fedmime.aggregation import wire
 from fedmime.aggregation.aggregator import Aggregator
 from fedmime.algorithms.algorithm import Algorithm, Message
+from fedmime.algorithms.fedacg import FedACG
 from fedmime.algorithms.fedavg import FedAvg
+from fedmime.algorithms.fedcm import FedCM
 from fedmime.algorithms.fedprox import FedProx
 from fedmime.algorithms.mime import Mime, MimeMessage
 from fedmime.algorithms.scaffold import Scaffold
@@ -28,14 +30,15 @@ from fedmime.optimizers.adagrad import Adagrad
 from fedmime.optimizers.adam import Adam, RMSProp
 from fedmime.optimizers.base import BaseOptimizer
 from fedmime.optimizers.momentum import Momentum
+from fedmime.optimizers.nesterov import Nesterov
 from fedmime.optimizers.sgd import SGD
 from fedmime.optimizers.sm3 import SM3
 from fedmime.optimizers.yogi import Yogi
 from fedmime.runs import identity
 from fedmime.vector import Vector
 
-_BASES = (SGD, Momentum, Adagrad, Adam, RMSProp, Yogi, SM3, Adafactor)
-_ACCEPTED = "mime and mime_lite with a built-in base applied frozen, fedavg, fedprox and scaffold"
+_BASES = (SGD, Momentum, Nesterov, Adagrad, Adam, RMSProp, Yogi, SM3, Adafactor)
+_ACCEPTED = "mime and mime_lite with a built-in base applied frozen, fedavg, fedprox, fedacg, fedcm and scaffold"
 
 
 def check(algorithm: Algorithm, aggregator: Aggregator, model: Any, *, random: bool = False) -> None:
@@ -68,7 +71,7 @@ def signature_of(model: Any) -> Signature:
 
 def _foreign(algorithm: Algorithm) -> str | None:
     """What about an algorithm cannot be written as a rule; None if it can."""
-    if type(algorithm) in (FedAvg, FedProx, Scaffold):
+    if type(algorithm) in (FedAvg, FedProx, FedACG, FedCM, Scaffold):
         return None
     name = type(algorithm).__name__
     if type(algorithm) is not Mime:
@@ -94,7 +97,10 @@ def rule_of(algorithm: Algorithm, message: Message) -> Rule:
         return Rule(eta, correction=message.c is not None, scale=scale, offset=_unless_zero(folded.offset))
     if isinstance(algorithm, Scaffold):
         return Rule(eta, keeps=True, offset=_unless_zero(message[1]))
-    return Rule(eta, mu=float(algorithm.mu) if isinstance(algorithm, FedProx) else 0.0)
+    if isinstance(algorithm, FedCM):
+        alpha = float(algorithm.alpha)
+        return Rule(eta, scale=alpha, offset=_unless_zero((1 - alpha) * message[1]))
+    return Rule(eta, mu=float(algorithm.mu) if isinstance(algorithm, FedProx | FedACG) else 0.0)
 
 
 class _Folded(NamedTuple):

@@ -1,7 +1,7 @@
 """A client that is not written in JAX: it answers requests by following the affine rule with gradients of its own.
 
 Everything but the gradients is here, in NumPy: messages, mini-batches, local steps, and what the client keeps. A
-framework adds a `Learner`, as `torch_client.py` does for PyTorch.
+framework adds a `Learner`, as `torch_node.py` does for PyTorch.
 
 `Ask.affine` is `{"model": …, "rule": …}`: whether the payload begins with x, and the fields of a `Rule`, or null where
 nobody trains. The payload holds x, the rule's offset and its scale, as far as they are there. The payload of the answer

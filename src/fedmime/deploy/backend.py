@@ -295,7 +295,7 @@ class DeployedBackend:
             return Answer((), 0.0, None, 0, lambda: current.refused, strays=current.strays, cancelled=True)
         rows = max(planned(work), len(inbox.received))
         gradients, updates = [Accepted(linear, rows) for _ in range(points)], Accepted(linear, rows)
-        unclipped = 0
+        unclipped, losses = 0, {}
         for place, found in sorted(inbox.received.items()):
             answer, member = found.answer, work.cohort.members[place]
             for part, gradient in zip(gradients, found.gradients, strict=False):
@@ -307,6 +307,7 @@ class DeployedBackend:
                 figures = Figures(w, answer.loss, answer.drift, steps, w * steps, 1, answer.update_unclipped)
                 updates.add(w, send, add, jnp.stack([jnp.asarray(figure, float) for figure in figures]))
                 current.trained.append(member.client)
+                losses[member.client] = answer.loss / steps
         share = gradients[0].weight if gradients else 0.0
         return Answer(
             tuple(part.collected for part in gradients) if share else (),
@@ -316,6 +317,7 @@ class DeployedBackend:
             lambda: current.refused,
             unclipped,
             current.strays,
+            losses=lambda: losses,
         )
 
 

@@ -16,7 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from fedmime.deploy.secret import Secret
-from fedmime.errors import CheckpointError, DataError
+from fedmime.deploy.secure.options import SecureSum, fields_of, of_fields
+from fedmime.errors import CheckpointError, ConfigError, DataError
 from fedmime.files import read_object, whole_file
 from fedmime.runs import identity
 
@@ -68,6 +69,8 @@ class Registry(NamedTuple):
     run: str
     """The run's identity, by which clients recognise it."""
     clients: tuple[Registered, ...]
+    secure: SecureSum | None = None
+    """How messages are masked: a run that was begun with masks never goes on without them."""
 
     @classmethod
     def read(cls, path: Path) -> Registry:
@@ -75,14 +78,14 @@ class Registry(NamedTuple):
         try:
             found: Any = read_object(path)
             clients = tuple(Registered(str(name), int(n), str(data)) for name, n, data in found["clients"])
-            return cls(str(found["run"]), clients)
-        except (ValueError, KeyError, TypeError) as error:
+            return cls(str(found["run"]), clients, of_fields(found.get("secure")))
+        except (ValueError, KeyError, TypeError, ConfigError) as error:
             raise CheckpointError(f"the registry of clients {str(path)!r} is damaged: {error}") from None
 
     def write(self, path: Path) -> None:
         """Write it to a file that only the user can read: it says which client has which pseudonym's place."""
         with whole_file(path, mode=0o600) as temporary:
-            temporary.write_text(json.dumps(self._asdict(), indent=1))
+            temporary.write_text(json.dumps(self._asdict() | {"secure": fields_of(self.secure)}, indent=1))
 
     def fleet(self, secret: Secret, sampling_seed: int, test: Mapping[str, np.ndarray] | None) -> Fleet:
         """The population of the run."""

@@ -68,6 +68,8 @@ class Hello(NamedTuple):
     arrays: Mapping[str, Any] | None = None
     """Type and shape of every array of the model by its place, in the order in which they travel, such as
     `{"dense0.w": "float32[62, 784]"}`: affine nodes pair them with their own."""
+    secure: Mapping[str, Any] | None = None
+    """The numbers of a `fedmime.deploy.secure.options.SecureSum`; None where messages are not masked."""
 
 
 class Profile(NamedTuple):
@@ -246,6 +248,7 @@ _FIELDS: dict[type, dict[str, _Field]] = {
         "configuration": _DIGEST,
         "setting": _optional(_OBJECT),
         "arrays": _optional(_OBJECT),
+        "secure": _optional(_OBJECT),
     },
     Profile: {
         "run": _HEX,

@@ -17,7 +17,7 @@ from fedmime.deploy.kept import DiskShelf, MemoryShelf, Shelf
 from fedmime.deploy.messages import JAX, Ask, Hello, Mask, Profile, is_a, library_version, opened, packed, refusal
 from fedmime.deploy.protocol import FrameError, unpack
 from fedmime.deploy.secure.disclosures import Disclosures
-from fedmime.deploy.secure.options import MaskError, SecureSum, check_secure
+from fedmime.deploy.secure.options import MaskError, SecureSum, agreed, check_secure, of_fields
 from fedmime.deploy.session import Refused, Session
 from fedmime.deploy.terms import Terms, built, terms_of
 from fedmime.engine.backends.specification import Choice, Local, chosen
@@ -43,7 +43,8 @@ class JaxNode:
         state: a directory in which the client keeps what belongs to it between rounds; None keeps it in memory, where
             it is lost when the process ends.
         backend: where the client is computed, `"local"` (compiled, on one device) or `"reference"`.
-        secure: how messages are masked. The client then sends none without masks, whatever the server asks for.
+        secure: the masks that the client insists on: it takes part in no run with a smaller `minimum` or `threshold`,
+            and sends nothing without masks. None masks messages if the server asks for it.
     """
 
     def __init__(
@@ -108,7 +109,14 @@ class JaxNode:
         return self._session
 
     def _greet(self, hello: Hello) -> Profile:
-        """Agree on a run, or refuse it."""
+        """Agree on a run, or refuse it; the operator of the node then learns why."""
+        try:
+            return self._agreed(hello)
+        except (Refused, ConfigError) as error:
+            warnings.warning("client %r takes no part in run %s: %s", self._name, hello.run, error)
+            raise
+
+    def _agreed(self, hello: Hello) -> Profile:
         if hello.version != library_version():
             words = f"this node has version {library_version()} of fedmime, the server {hello.version}"
             raise Refused(Reason.FAILED, f"{words}; they must be the same")
@@ -127,11 +135,12 @@ class JaxNode:
 
     def _terms(self, hello: Hello) -> Terms:
         """What this node would compute in the server's run."""
+        secure = agreed(self._secure, of_fields(hello.secure))
         if self._own is not None:
-            return terms_of(*self._own, self._problem, secure=self._secure)
+            return terms_of(*self._own, self._problem, secure=secure)
         if hello.setting is None:
             raise Refused(Reason.FAILED, "this node brings no algorithm, and the server names none")
-        return terms_of(*built(hello.setting), self._problem, secure=self._secure)
+        return terms_of(*built(hello.setting), self._problem, secure=secure)
 
 
 def _columns(data: Any) -> dict[str, np.ndarray]:

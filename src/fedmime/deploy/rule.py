@@ -1,6 +1,6 @@
 r"""The affine rule: all that a client that is not written in JAX has to know of an algorithm and its base optimizer.
 
-While the server's statistics are fixed, a local step of FedAvg, FedProx, SCAFFOLD, Mime and MimeLite is
+While the server's statistics are fixed, a local step of FedAvg, FedProx, FedACG, FedCM, SCAFFOLD, Mime and MimeLite is
 
 $$y \gets y - \eta\,\bigl(\text{offset} + \text{scale} \odot (\nabla f_i(y; \zeta) - [\nabla f_i(x; \zeta)])
 + \mu\,(y - x) - [c_i]\bigr),$$
@@ -138,7 +138,7 @@ class Rule(NamedTuple):
     eta: float
     """η, the clients' rate."""
     mu: float = 0.0
-    """μ, the strength of FedProx's penalty."""
+    """μ, the strength of the penalty of FedProx and FedACG."""
     correction: bool = False
     """Whether the gradient of the mini-batch at x is subtracted, as Mime does."""
     keeps: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +24,8 @@ from fedmime.deploy.fleet import Fleet, Registered, Registry
 from fedmime.deploy.messages import AFFINE, Hello, library_version
 from fedmime.deploy.roster import Roster
 from fedmime.deploy.secret import Secret
-from fedmime.deploy.secure.options import SecureSum, check_secure
-from fedmime.deploy.secure.suitable import check_run
+from fedmime.deploy.secure.options import SecureSum, check_secure, fields_of
+from fedmime.deploy.secure.suitable import check_terms
 from fedmime.deploy.terms import Terms, terms_of
 from fedmime.deploy.transport import Transport
 from fedmime.engine import Gate, Info, Participation, Run, Saving
@@ -36,6 +36,7 @@ from fedmime.experiments import messages, recipes, tasks, train
 from fedmime.experiments.setting import Setting, plain
 from fedmime.runs import identity
 from fedmime.runs.directory import IDENTITY, RunDirectory
+from fedmime.trackers import Callback
 from fedmime.validation import NON_NEGATIVE, POSITIVE, count, made, real
 
 FLEET, SECRET = "fleet.json", "secret"
@@ -90,6 +91,7 @@ def run(
     gate: Gate | None = None,
     aggregation: Aggregation | None = None,
     config: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callback] = (),
     on_round: Callable[[Info, Mapping[str, float]], None] | None = None,
     stop: Callable[[], int | None] | None = None,
     drift: bool = False,
@@ -106,7 +108,7 @@ def run(
         waiting: for how many nodes to wait, and how long.
         run_dir: where the run is written; the same call goes on where an earlier one was broken off.
         saving: how often; after every round by default.
-        secure: mask messages, so that the server learns sums only. Nodes must be started with the same.
+        secure: mask messages, so that the server learns sums only. Nodes that insist on masks must accept it.
     """
     epochs = 1 if epochs is None and steps is None else epochs
     taking, saving = participation or Participation(), saving or EVERY_ROUND
@@ -131,6 +133,7 @@ def run(
             gate=gate,
             aggregation=aggregation,
             config=config,
+            callbacks=callbacks,
             on_round=on_round,
             stop=stop,
             drift=drift,
@@ -141,6 +144,7 @@ def run(
     made("deploy", "algorithm", algorithm, Algorithm, "come from fm.algorithms")
     terms = terms_of(algorithm, aggregation, problem, initial, check_secure("deploy", secure))
     hello = Hello(_NONE, _NONE, library_version(), seed, batch_size, epochs, steps, drift, terms.configuration, None)
+    hello = hello._replace(secure=fields_of(secure))
     plan = _Plan(transport, terms, hello, cohort_size, taking, saving, waiting or Waiting(), test)
     return _carried_out(plan, None if run_dir is None else Path(run_dir), begin)
 
@@ -184,7 +188,7 @@ def run_setting(
     assert s.cohort is not None
     terms = terms_of(algorithm, aggregation, problem, secure=check_secure("deploy", secure))
     rule = s.seed, s.batch, s.epochs, s.steps, s.drift
-    hello = Hello(_NONE, _NONE, library_version(), *rule, terms.configuration, plain(s))
+    hello = Hello(_NONE, _NONE, library_version(), *rule, terms.configuration, plain(s), secure=fields_of(secure))
     plan = _Plan(transport, terms, hello, s.cohort, taking, saving, waiting or Waiting(), test)
     return _carried_out(plan, None if run_dir is None else Path(run_dir), begin)
 
@@ -216,7 +220,7 @@ def _carried_out(plan: _Plan, directory: Path | None, begin: Begin) -> Run:
     nodes, secret = _nodes(plan), Secret.fresh()
     anybody = Registry(_NONE, tuple(Registered(str(number), 1, _NONE) for number in range(nodes)))
     begin(*_parts(plan, secret, anybody, _roster(plan, secret, anybody.run), None), None, True)  # before anybody comes
-    known = None if directory is None else _known(directory, plan.saving)
+    known = None if directory is None else _known(directory, plan)
     if known is not None:
         secret, registry = known
         roster = _roster(plan, secret, registry.run)
@@ -224,7 +228,7 @@ def _carried_out(plan: _Plan, directory: Path | None, begin: Begin) -> Run:
         roster.gather(min(nodes, len(registry.clients)), plan.waiting.joining)
     else:
         roster = _roster(plan, secret, run := secrets.token_hex(16))
-        registry = Registry(run, roster.gather(nodes, plan.waiting.joining))
+        registry = Registry(run, roster.gather(nodes, plan.waiting.joining), plan.terms.secure)
         roster.enrol(registry.clients)
         if directory is not None:
             secret.write(directory / SECRET)
@@ -240,22 +244,28 @@ def _nodes(plan: _Plan) -> int:
     if plan.participation.sampler == "with_replacement":
         raise ConfigError("deploy: sampler='with_replacement' may draw a client twice, which replies once")
     asked = over_selected(count("deploy", "cohort_size", plan.cohort_size, 1), plan.participation.over_selection)
-    if (secure := plan.terms.secure) is not None:
-        check_run(secure, plan.terms.algorithm, plan.terms.aggregator, asked)
+    if plan.terms.secure is not None and plan.participation.feedback:
+        raise ConfigError("deploy: secure sums hide the losses of single clients, which a function as sampler needs")
+    check_terms(plan.terms, asked)
     nodes = plan.waiting.nodes or asked
     if nodes < plan.cohort_size:
         raise ConfigError(f"deploy: nodes={nodes} is less than cohort_size={plan.cohort_size}; wait for more")
     return nodes
 
 
-def _known(directory: Path, saving: Saving) -> tuple[Secret, Registry] | None:
+def _known(directory: Path, plan: _Plan) -> tuple[Secret, Registry] | None:
     """The secret and the clients of the run in a directory; None if it holds none, or is to begin anew."""
+    saving = plan.saving
     with RunDirectory(directory, saving.keep):  # whoever is at work there has the lock
         if saving.fresh:
             for name in (SECRET, FLEET):
                 (directory / name).unlink(missing_ok=True)
     if (directory / FLEET).exists():
-        return Secret.read(directory / SECRET), Registry.read(directory / FLEET)
+        registry = Registry.read(directory / FLEET)
+        if registry.secure != plan.terms.secure:
+            words = f"{str(directory)!r} holds a run with secure={registry.secure}"
+            raise CheckpointError(f"{words}, which cannot go on with secure={plan.terms.secure}")
+        return Secret.read(directory / SECRET), registry
     if (directory / IDENTITY).exists() and not saving.fresh:
         raise CheckpointError(f"{str(directory)!r} holds a run without deployed clients; choose another directory")
     return None

@@ -137,13 +137,13 @@ class Session:
     def masked(self, mask: Mask, payload: bytes) -> bytes:
         """The reply to a request of a secure run."""
         if self._masking is None:
-            raise Refused(Reason.FAILED, "this client was started without masks; start it with secure=…")
+            raise Refused(Reason.FAILED, "this run was begun without masks")
         return packed(Masked(mask.run, mask.round, mask.nonce), self._masking.answer(mask, payload))
 
     def answer(self, ask: Ask, payload: bytes) -> bytes:
         """The reply to a request: full gradients, training, or both."""
         if self._masking is not None:
-            raise Refused(Reason.FAILED, "this client was started with masks, and sends nothing without masks")
+            raise Refused(Reason.FAILED, "this run was begun with masks, and this client sends nothing without masks")
         reply, gradients, update = self.outcome(ask, payload)
         sent = [*gradients, *([] if update is None else [update])]
         return packed(reply, wire.pack(jax.device_get([each.wire for each in sent])))

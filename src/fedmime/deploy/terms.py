@@ -6,7 +6,6 @@ notice. So both sides derive one digest of everything that decides what a client
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ import jax
 from fedmime.aggregation.aggregator import PLAIN, Aggregation, Aggregator, chain
 from fedmime.algorithms.algorithm import Algorithm
 from fedmime.deploy.messages import Hello, parameters_digest
-from fedmime.deploy.secure.options import SecureSum
+from fedmime.deploy.secure.options import SecureSum, fields_of
 from fedmime.engine.sampling import Schedule
 from fedmime.experiments import messages, recipes
 from fedmime.experiments.setting import Setting, merged
@@ -46,7 +45,7 @@ class Terms(NamedTuple):
             "down": identity.describe(aggregator.down),
             "feedback": aggregator.feedback,
             "adaptive": aggregator.adaptive,
-            "secure": None if self.secure is None else dataclasses.asdict(self.secure),
+            "secure": fields_of(self.secure),
             "problem": self.problem.name,
             "model": identity.shapes(self.model),
             "float64": bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,6 +1,8 @@
 """The engine: cohorts, rounds and the loop around them."""
 
 from fedmime.engine.cohort import Cohort
+from fedmime.engine.evaluate import evaluate
+from fedmime.engine.evaluation import Evaluation, Spread
 from fedmime.engine.memory import RamMemory
 from fedmime.engine.participation import Participation
 from fedmime.engine.round import Gate, Info
@@ -13,12 +15,15 @@ from fedmime.runs.run import Run
 __all__ = [
     "Cohort",
     "DiskMemory",
+    "Evaluation",
     "Gate",
     "Info",
     "Participation",
     "RamMemory",
     "Run",
     "Saving",
+    "Spread",
+    "evaluate",
     "run_round",
     "simulate",
 ]

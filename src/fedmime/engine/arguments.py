@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from fedmime.aggregation.accounting import MOST_RELEASES, Sampling
-from fedmime.aggregation.aggregator import PLAIN, Aggregation, Aggregator, chain
+from fedmime.aggregation.aggregator import PLAIN, Aggregation, Aggregator, by_length, chain
 from fedmime.algorithms.abstract import reply_of
 from fedmime.algorithms.algorithm import Algorithm, Reply, State
 from fedmime.engine import samplers
@@ -24,6 +24,7 @@ from fedmime.engine.sampling import Clients, Schedule
 from fedmime.errors import ConfigError, DataError
 from fedmime.hyperparameters import at_round
 from fedmime.runs.directory import Saving
+from fedmime.trackers.callback import Callback
 from fedmime.validation import (
     LARGEST_SEED,
     choice,
@@ -43,6 +44,7 @@ _KINDS = {
     "saving": (Saving, "be an fm.Saving"),
     "gate": (Gate, "be an fm.Gate"),
     "config": (Mapping, "be a dict"),
+    "callbacks": (list | tuple, "be a list of fm.trackers"),
     "on_round": (Callable, "be a function"),
     "stop": (Callable, "be a function"),
 }
@@ -63,6 +65,8 @@ def check_run(problem: Any, initial: Any, flags: Mapping[str, Any], optional: Ma
     for name, value in optional.items():
         if value is not None:
             made("simulate", name, value, *_KINDS[name])
+    for callback in optional.get("callbacks") or ():
+        made("simulate", "callbacks", callback, Callback, "come from fm.trackers or extend fm.trackers.Callback")
 
 
 def schedule_of(
@@ -118,11 +122,17 @@ def aggregator_of(owner: str, aggregation: Aggregation | None, algorithm: Algori
     if not aggregator.combiner.linear and jax.tree.leaves(reply.add):
         words = f"{type(aggregator.combiner).__name__} cannot combine what clients of {name} send to be summed"
         raise ConfigError(f"{owner}: {words}, which one of them could move anywhere; clip it and take the mean")
+    if (aggregator.clips or not aggregator.combiner.linear) and by_length((reply.send, reply.add))[1]:
+        part = "clip" if aggregator.clips else type(aggregator.combiner).__name__
+        words = f"{part} measures a message as one vector, and clients of {name} send numbers beside theirs"
+        raise ConfigError(f"{owner}: {words}; give an aggregation that only compresses")
     if aggregator.privacy is not None:
         if jax.tree.leaves((reply.add, reply.keep)):
             raise ConfigError(
                 f"{owner}: gaussian cannot protect {name}, whose clients send or keep more than an update"
             )
+        if algorithm.counts_steps:
+            raise ConfigError(f"{owner}: gaussian cannot protect {name}, whose server needs the clients' local steps")
         if max(_releases(algorithm, server)) > MOST_RELEASES:
             words = f"gaussian accounts for at most {MOST_RELEASES} messages of a client in a round"
             raise ConfigError(f"{owner}: {words}, got {max(_releases(algorithm, server))} of {name}")

@@ -1,179 +1,171 @@
-"""Evaluation: which metrics of a model are measured after a round, and how.
-
-There are three kinds: metrics on the server's test set (`test_...`), on all training examples of all clients
-(`train_...`), and on the test examples of single clients, of which the mean and the mean over the worst tenth are
-reported (`client_..._mean`, `client_..._worst_decile`). A back end computes them in large batches of one shape, which
-need one compiled program. The last batch is padded by repeating its final example, and the padding
-is left out of the sums. Sums are in float64.
-"""
+"""`evaluate`: a model on the test set, client by client, and after fine-tuning on each client's own data."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from fedmime.compilation import prepare
 from fedmime.engine.backends.backend import Backend
-from fedmime.engine.cohort import ClientId, Columns, client_id
-from fedmime.validation import count
+from fedmime.engine.backends.specification import Choice, Expected, Needs, chosen
+from fedmime.engine.evaluation import Evaluation
+from fedmime.engine.finetune import Finetuning, schedule_of, tuned_models
+from fedmime.engine.intake import Intake
+from fedmime.engine.metrics import BATCH, Sums, client_sums, means, pooled, stream_metrics, sums, width_of
+from fedmime.engine.sampling import Clients
+from fedmime.engine.simulate import TrainableProblem
+from fedmime.engine.subjects import Chosen, Subjects, subjects, tunable_subjects
+from fedmime.errors import ConfigError
+from fedmime.validation import LARGEST_SEED, POSITIVE, Range, choice, count, floating, offers, real, started
 
-BATCH = 1024  # examples that are evaluated at once
-_MOST_CLIENTS = 500  # clients that are evaluated one by one
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """When the model is evaluated. The last round is always evaluated.
-
-    Attributes:
-        evaluate_every: rounds between evaluations on the test set and, with `train`, on the training examples.
-        clients_every: rounds between evaluations of single clients; 0 evaluates them after the last round only, None
-            never.
-        train: whether to evaluate on all examples of all clients, too.
-    """
-
-    evaluate_every: int
-    clients_every: int | None
-    train: bool = False
-
-    def __post_init__(self) -> None:
-        count("simulate", "evaluate_every", self.evaluate_every, least=1)
-        if self.clients_every is not None:
-            count("simulate", "clients_every", self.clients_every)
-
-    def _all_due(self, population: Any, done: int, last: bool) -> bool:
-        """Whether metrics over all examples are due. Without a test set and without `train` there are none."""
-        return (self.train or population.test is not None) and (done % self.evaluate_every == 0 or last)
-
-    def _each_due(self, population: Any, done: int, last: bool) -> bool:
-        """Whether metrics of single clients are due; the population must have test examples by client."""
-        due = self.clients_every is not None and (last or (self.clients_every > 0 and done % self.clients_every == 0))
-        return due and getattr(population, "test_clients", None) is not None
-
-    def measure(
-        self,
-        backend: Backend,
-        population: Any,
-        model: Any,
-        done: int,
-        last: bool,
-        each_client: Callable[[int, list[ClientId], dict[str, np.ndarray], np.ndarray], None],
-    ) -> dict[str, float]:
-        """Evaluate what is due after `done` rounds.
-
-        At most `_MOST_CLIENTS` clients are evaluated one by one, evenly spaced in the population, so that the same
-        clients are compared in every evaluation.
-
-        Args:
-            backend: computes the metrics.
-            population: has the examples.
-            model: the server model, a plain pytree.
-            done: number of finished rounds.
-            last: whether the run ends with this round.
-            each_client: receives the metrics of single clients: the round, their ids, the values of every metric
-                [clients] and their numbers of test examples [clients].
-
-        Returns:
-            Metrics by name; an empty dictionary if nothing is due.
-        """
-        found: dict[str, float] = {}
-        if self._all_due(population, done, last):
-            if population.test is not None:
-                found |= {f"test_{name}": value for name, value in evaluate(backend, model, population.test).items()}
-            if self.train:
-                everyone = map(population.client_at, np.flatnonzero(population.sizes))
-                overall = evaluate_all(backend, model, everyone, int(population.sizes.sum()))
-                found |= {f"train_{name}": value for name, value in overall.items()}
-        if self._each_due(population, done, last):
-            held_out = population.test_clients
-            chosen = np.flatnonzero(held_out.sizes)
-            chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), _MOST_CLIENTS)).astype(int)]
-            each = evaluate_clients(backend, model, [held_out.client_at(int(i)) for i in chosen])
-            ids = [client_id(getattr(held_out, "ids", None), int(i)) for i in chosen]
-            each_client(done - 1, ids, each, held_out.sizes[chosen])
-            for name, values in each.items():
-                found |= {
-                    f"client_{name}_mean": float(values.mean()),
-                    f"client_{name}_worst_decile": _worst(name, values),
-                }
-        return found
+_FRACTION = Range(lambda v: 0 < v < 1, "lie in (0, 1)")
 
 
-def evaluate(backend: Backend, params: Any, columns: Columns) -> dict[str, float]:
-    """The weighted mean of every metric over the examples of `columns`, each [examples, ...]."""
-    return evaluate_all(backend, params, [columns], len(next(iter(columns.values()))))
+def evaluate(
+    problem: TrainableProblem,
+    params: Any,
+    population: Clients,
+    clients: Chosen = None,
+    split: str = "test",
+    *,
+    batch_size: int = BATCH,
+    finetune: int | None = None,
+    finetune_eta: float | None = None,
+    finetune_batch_size: int | None = 10,
+    hold_out: float = 0.2,
+    seed: int = 0,
+    backend: Choice = "local",
+    devices: int | None = None,
+) -> Evaluation:
+    """Evaluate a model over all examples and client by client, and after fine-tuning on each client's own data.
 
+    Pooled metrics are those of `population.test`. Clients are measured on their own test examples
+    (`population.test_clients`); if a population has none, on their training examples, over which metrics are then
+    pooled, too, unless there is a test set. The result says which examples were taken.
 
-def evaluate_all(backend: Backend, params: Any, parts: Iterable[Columns], examples: int) -> dict[str, float]:
-    """The weighted mean of every metric over examples that come in parts, for data that does not fit into memory.
+    Fine-tuning is measured on examples that it does not see. Clients with test examples are trained on their training
+    examples. Where a population has no test examples by client, or where its test clients are not those who train, a
+    fraction of each client's examples is held out; clients are then measured on these, before and after. The model may
+    have been trained on them before: such figures tell what fine-tuning gains, not how well the model generalises.
+
+    Nothing but the examples of a few clients is in memory at a time, and clients of all sizes share compiled programs.
 
     Args:
-        parts: columns of consecutive examples, for example client by client.
-        examples: number of examples of all parts.
+        params: the model, such as `run.params`.
+        clients: who is measured: None for all, a number for so many, evenly spaced, or a list of ids.
+        split: `"train"` takes training examples in any case.
+        batch_size: examples that are evaluated at once.
+        finetune: steps of SGD that each client takes, from the model; None for no fine-tuning.
+        finetune_eta: their rate, which `finetune` needs.
+        finetune_batch_size: examples in their mini-batches; None takes all of a client's examples at every step.
+        hold_out: the fraction of a client's examples to hold out, where examples must be held out.
+        seed: of mini-batches, of random numbers of the loss such as dropout, and of what is held out.
+        backend: where clients run: `"local"`, `"reference"`, or one of `fm.backends`.
+        devices: how many local devices to use; all by default.
     """
-    found = _means(backend, params, parts, np.zeros(examples, int), 1)
-    return {name: float(means[0]) for name, means in found.items()}
+    offers("evaluate", "problem", problem, ("loss", "check", "init", "metrics"), "come from fm.models")
+    offers("evaluate", "population", population, ("sizes", "client_at"), "come from fm.data")
+    started("evaluate", "params", floating("evaluate", "params", params), problem.init)
+    choice("evaluate", "split", split, ("test", "train"))
+    count("evaluate", "batch_size", batch_size, least=1)
+    hold_out = real("evaluate", "hold_out", hold_out, _FRACTION)
+    seed = count("evaluate", "seed", seed, most=LARGEST_SEED)
+    tuning = _tuning(finetune, finetune_eta, finetune_batch_size, seed, split)
+    prepare()  # before anything is compiled
+    if check := getattr(population, "check", None):
+        check()
+    if tuning is None:
+        who = subjects(population, clients, split)
+    else:
+        who = tunable_subjects(population, clients, hold_out, seed)
+    intake = Intake.of_run(problem.check, pooled=False)
+    intake.look_at_first(who.measured)
+    needs = Needs(intake, expected=None if tuning is None else _expected(who, tuning, params))
+    with contextlib.closing(chosen("evaluate", backend, devices).start(problem, params, needs)) as running:
+        each = client_sums(running, params, who.measured, who.positions, batch_size)
+        overall, overall_on = _pooled(running, params, population, who, each, split, batch_size, intake)
+        after = None if tuning is None else _finetuned(running, params, who, tuning, batch_size)
+    return Evaluation(
+        overall,
+        overall_on,
+        means(each),
+        who.on,
+        who.ids,
+        np.asarray(who.measured.sizes)[who.positions],
+        after,
+        tuning,
+        hold_out if who.on == "held out" else None,
+    )
 
 
-def evaluate_clients(backend: Backend, params: Any, clients: Sequence[Columns]) -> dict[str, np.ndarray]:
-    """Every metric of every client [clients], NaN for clients without examples.
+def _tuning(steps: Any, eta: Any, batch_size: Any, seed: int, split: str) -> Finetuning | None:
+    """How to fine-tune, after its arguments were checked; None if nobody is to be fine-tuned."""
+    if steps is None:
+        return None
+    if split != "test":
+        words = "finetune is measured on examples that it does not see, so split must be 'test'"
+        raise ConfigError(f"evaluate: {words}, got {split!r}")
+    if eta is None:
+        raise ConfigError(f"evaluate: finetune={steps!r} needs finetune_eta, the rate of its steps; got None")
+    if batch_size is not None:
+        count("evaluate", "finetune_batch_size", batch_size, least=1)
+    rate = real("evaluate", "finetune_eta", eta, POSITIVE)
+    return Finetuning(count("evaluate", "finetune", steps, least=1), rate, batch_size, seed)
 
-    Batches contain the examples of several clients, so that many small clients cost no more than few large ones.
+
+def _expected(who: Subjects, tuning: Finetuning, params: Any) -> Expected:
+    """What fine-tuning will ask of the back end."""
+    schedule, sizes = schedule_of(tuning, params), who.training.sizes
+    groups = -(-len(who.positions) // schedule.cohort_size)
+    return Expected(who.training, schedule.cohort_size, groups, schedule.lengths(sizes[sizes > 0]))
+
+
+def _pooled(
+    backend: Backend,
+    params: Any,
+    population: Any,
+    who: Subjects,
+    each: Sums,
+    split: str,
+    batch_size: int,
+    intake: Intake,
+) -> tuple[Mapping[str, float], str]:
+    """Every metric over all examples, and which examples these are.
+
+    A test set that consists of the test clients is read client by client, and once if all of them were measured.
     """
-    sizes = [len(next(iter(columns.values()))) for columns in clients]
-    return _means(backend, params, clients, np.repeat(np.arange(len(clients)), sizes), len(clients))
+    tested = getattr(population, "test_clients", None)
+    if split == "test" and getattr(population, "has_own_test", True) and population.test is not None:
+        intake.accept("test set", population.test)
+        examples = len(next(iter(population.test.values())))
+        return stream_metrics(backend, params, [population.test], examples, batch_size), "test"
+    if split == "test" and tested is not None:
+        everyone = np.flatnonzero(tested.sizes)
+        if who.measured is not tested or len(who.positions) < len(everyone):
+            each = client_sums(backend, params, tested, everyone, batch_size)
+        return pooled(each), "test"
+    return pooled(each), who.on
 
 
-def _means(
-    backend: Backend, params: Any, parts: Iterable[Columns], group: np.ndarray, groups: int
+def _finetuned(
+    backend: Backend, params: Any, who: Subjects, tuning: Finetuning, batch_size: int
 ) -> dict[str, np.ndarray]:
-    """The weighted means of every metric by group.
+    """Every metric of every client [clients] after fine-tuning.
 
-    Args:
-        parts: columns of consecutive examples.
-        group: the group of each example [examples].
-        groups: number of groups.
-
-    Returns:
-        For every metric an array [groups]; NaN for a group whose weights are zero.
+    Every client has its own model, so no batch holds examples of two of them. All batches have the width of a client
+    of the average size, so that clients of all sizes share one program.
     """
-    sums: dict[str, np.ndarray] = {}
-    done = 0
-    width = min(BATCH, 1 << max(len(group) - 1, 0).bit_length())
-    for batch in _batches(parts, width):
-        n = len(next(iter(batch.values())))
-        padded = {name: column[np.minimum(np.arange(width), n - 1)] for name, column in batch.items()}
-        for name, (values, weights) in backend.metrics(params, padded).items():
-            total = sums.setdefault(name, np.zeros((2, groups)))
-            real = weights[:n].astype(np.float64)
-            np.add.at(total[0], group[done : done + n], values[:n] * real)
-            np.add.at(total[1], group[done : done + n], real)
-        done += n
-    with np.errstate(invalid="ignore"):
-        return {name: value / weight for name, (value, weight) in sums.items()}
-
-
-def _batches(parts: Iterable[Columns], width: int) -> Iterator[dict[str, np.ndarray]]:
-    """The examples of all parts in order, `width` at a time; the last batch may be shorter.
-
-    No more than one batch and one part are in memory at a time.
-    """
-    waiting: dict[str, np.ndarray] = {}
-    for part in parts:
-        waiting = {
-            name: np.concatenate([waiting[name], column]) if waiting else column for name, column in part.items()
-        }
-        while len(next(iter(waiting.values()))) >= width:
-            yield {name: column[:width] for name, column in waiting.items()}
-            waiting = {name: column[width:] for name, column in waiting.items()}
-    if waiting and len(next(iter(waiting.values()))):
-        yield waiting
-
-
-def _worst(name: str, values: np.ndarray) -> float:
-    """The mean over the tenth of clients with the lowest accuracy, or for other metrics with the highest values."""
-    ordered = np.sort(values)
-    tenth = max(1, len(ordered) // 10)
-    return float((ordered[:tenth] if name == "accuracy" else ordered[-tenth:]).mean())
+    sizes, found = who.measured.sizes[who.positions], {}
+    width = width_of(int(np.ceil(sizes.mean())), batch_size)
+    assert who.homes is not None
+    models = tuned_models(backend, params, who.training, who.homes, tuning)
+    for place, (position, model) in enumerate(zip(who.positions.tolist(), models, strict=True)):
+        if model is None:
+            continue
+        own = means(sums(backend, model, [(0, who.measured.client_at(position))], 1, width))
+        for name, (value,) in own.items():
+            found.setdefault(name, np.full(len(sizes), np.nan))[place] = value
+    return found

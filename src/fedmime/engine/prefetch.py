@@ -12,14 +12,27 @@ class Prefetch:
 
     JAX dispatches programs asynchronously, so no thread is needed: `prepare` is called when the current round is on its
     way to the devices. An error belongs to its round: it is raised when that round's turn comes.
+
+    Args:
+        work: draws the work of a round.
+        backend: lays it out.
+        start: the first round.
+        rounds: the number of rounds of the run.
+        waits: whether a round can only be drawn after the one before it, of which its sampler is told.
     """
 
-    def __init__(self, work: Callable[[int], Work], backend: Backend, start: int, rounds: int) -> None:
-        self._work, self._backend, self._next, self._rounds = work, backend, start, rounds
+    def __init__(
+        self, work: Callable[[int], Work], backend: Backend, start: int, rounds: int, waits: bool = False
+    ) -> None:
+        self._work, self._backend, self._next, self._rounds, self._waits = work, backend, start, rounds, waits
         self._ready: Work | Exception | None = None
 
     def prepare(self) -> None:
-        """Draw and lay out the next round, if there is one."""
+        """Draw and lay out the next round while the current one is computed, unless it has to wait."""
+        if not self._waits:
+            self._draw()
+
+    def _draw(self) -> None:
         if self._ready is None and self._next < self._rounds:
             try:
                 self._ready = self._work(self._next)
@@ -29,7 +42,7 @@ class Prefetch:
 
     def take(self) -> Work:
         """The work of the next round."""
-        self.prepare()
+        self._draw()
         ready, self._ready, self._next = self._ready, None, self._next + 1
         if isinstance(ready, Exception):
             raise ready

@@ -26,6 +26,7 @@ from fedmime.algorithms.algorithm import Algorithm, Replies, Server, State
 from fedmime.engine.backends.backend import Answer, Backend, Figures, Kept, Totals, Work
 from fedmime.engine.cohort import ClientId, Cohort
 from fedmime.engine.memory import ClientMemory, RamMemory
+from fedmime.errors import ConfigError
 from fedmime.hyperparameters import at_round
 from fedmime.validation import POSITIVE, count, real
 from fedmime.vector import Vector, finite, norm, squared_distance, where, zeros
@@ -106,6 +107,7 @@ def work_of(
     cohort: Cohort,
     key: jax.Array,
     aggregator: Aggregator = PLAIN,
+    losses: bool = False,
 ) -> Work:
     """The clients' work in a round. It needs no state, so it can be made before the round begins.
 
@@ -113,6 +115,7 @@ def work_of(
         anchor: how local steps use gradient differences, `anchor_of(algorithm, server)`.
         key: the run's; each round and client folds its own numbers in.
         aggregator: what happens to messages on their way.
+        losses: whether the sampler of later rounds wants the losses of single clients.
     """
     recipe = at_round(algorithm, round_number)
     updates, gradients = cohort.shares(algorithm.split, fixed=aggregator.privacy is not None)
@@ -121,9 +124,8 @@ def work_of(
     prime = round_number < algorithm.gradient_rounds
     asks = prime or anchor.points > 0
     anchor = Anchor() if prime else anchor
-    return Work(
-        recipe, round_number, cohort, updates, gradients, key, pick, asks, anchor, aggregator.at_round(round_number)
-    )
+    own = aggregator.at_round(round_number)
+    return Work(recipe, round_number, cohort, updates, gradients, key, pick, asks, anchor, own, losses)
 
 
 fold_in = jax.jit(jax.random.fold_in)
@@ -205,6 +207,7 @@ def play(
     carried = aggregator.spend(state.aggregation, len(points) + trains)
     refused = answer.refused()
     accepted = report is not None and bool(report.accepted)
+    losses = _heard(state.losses, work, answer) if accepted else state.losses
     backend.settle(work, accepted)
     told = _NOTHING if report is None else report
     info = Info(
@@ -230,7 +233,19 @@ def play(
             carried = aggregator.adapt(carried, GRADIENT, noise_key, first.unclipped, reported, planned)
         if trains:
             carried = aggregator.adapt(carried, UPDATE, noise_key, told.unclipped, told.reported, planned)
-    return State(work.round + 1, server, backend.memory, carried), info
+    return State(work.round + 1, server, backend.memory, carried, losses), info
+
+
+def _heard(known: Any, work: Work, answer: Answer) -> Any:
+    """What is known of the clients' losses [clients] after a round, for the sampler; `()` where none asks for it."""
+    if not work.losses or answer.totals is None:
+        return known
+    if answer.losses is None:
+        raise ConfigError("simulate: this back end reports no losses of single clients, which the sampler asks for")
+    found = {client: loss for client, loss in answer.losses().items() if math.isfinite(loss)}
+    new = known.copy()
+    new[list(found)] = list(found.values())
+    return new
 
 
 def _always_releases(work: Work, answer: Answer) -> bool:

@@ -1,15 +1,19 @@
 """Samplers: which clients of the population take part in a round.
 
-Every sampler is a pure function of the seed and the round, without memory of earlier rounds. So any round can be drawn
-again by itself, on any machine, which makes resumed runs and prefetching exact. Random numbers come from Philox keyed
-by (seed, round), with one stream per purpose, so that for example turning drop-out on does not change which clients are
-asked. All functions return positions in the population, int64.
+Every named sampler is a pure function of the seed and the round, without memory of earlier rounds. So any round can be
+drawn again by itself, on any machine, which makes resumed runs and prefetching exact. Random numbers come from Philox
+keyed by (seed, round), with one stream per purpose, so that for example turning drop-out on does not change which
+clients are asked. All functions return positions in the population, int64.
+
+A sampler of your own (`Sampler`) is also told the clients' last losses, which a run saves; `power_of_choice` is one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +22,15 @@ from fedmime.randomness import generator
 
 _COHORT, _ZONES, _AWAKE, _DROPPED, _ARRIVAL = range(10, 15)  # random streams, one for each purpose
 _ZONE_HOURS = 24
+
+Sampler = Callable[[int, np.ndarray, np.ndarray, np.random.Generator], Any]
+"""A user's sampler: `sampler(round, sizes, losses, rng)` returns different positions in order of preference.
+
+`sizes` are the numbers of examples [clients] and `losses` what is known of each client's loss [clients], float32: the
+mean of its mini-batch losses before each local step, of the last round that the server accepted its reply in; NaN for
+clients that have not trained yet. The first `cohort_size` clients that it names are asked, or all of fewer. `rng` is
+new in every round, from the seed of the run; with random numbers from elsewhere a run could not be repeated or resumed.
+"""
 
 
 def uniform(n: int, cohort_size: int, seed: int, round: int) -> np.ndarray:  # noqa: A002
@@ -62,12 +75,66 @@ def by_size(sizes: np.ndarray, cohort_size: int, seed: int, round: int) -> np.nd
     Returns:
         Positions in the population [cohort_size], in the order in which they were drawn.
     """
-    sizes = np.asarray(sizes)
+    return _race(np.asarray(sizes), cohort_size, generator(seed, round, _COHORT))
+
+
+def _race(sizes: np.ndarray, cohort_size: int, rng: np.random.Generator) -> np.ndarray:
     eligible = np.flatnonzero(sizes > 0)
     _check(len(eligible), cohort_size)
-    times = generator(seed, round, _COHORT).standard_exponential(len(sizes))[eligible] / sizes[eligible]
+    times = rng.standard_exponential(len(sizes))[eligible] / sizes[eligible]
     winners = np.argpartition(times, cohort_size - 1)[:cohort_size]
     return eligible[winners[np.argsort(times[winners])]]
+
+
+def drawn_by(sampler: Sampler, sizes: np.ndarray, losses: np.ndarray, seed: int, round: int) -> np.ndarray:  # noqa: A002
+    """The clients that a user's sampler names, in its order; what is no such list is refused.
+
+    Args:
+        sizes: n_i, the number of examples of each client [clients].
+        losses: the clients' last losses [clients], NaN where there is none.
+    """
+    rng, given = generator(seed, round, _COHORT), (sizes.copy(), losses.copy())  # it cannot change the run's own
+    answer = np.asarray(sampler(round, *given, rng))
+    where = f"participation: sampler in round {round}"
+    if answer.ndim != 1 or (answer.size and answer.dtype.kind not in "iu"):
+        raise ConfigError(f"{where} must return positions of clients [cohort], got {answer.dtype} {list(answer.shape)}")
+    drawn = answer.astype(np.int64)
+    outside = drawn[(drawn < 0) | (drawn >= len(sizes))]
+    if len(outside):
+        raise ConfigError(f"{where} drew client {outside[0]}; accepted are positions from 0 to {len(sizes) - 1}")
+    values, times = np.unique(drawn, return_counts=True)
+    if (times > 1).any():
+        raise ConfigError(f"{where} drew client {values[times > 1][0]} twice; clients take part once")
+    if not sizes[drawn].all():
+        raise ConfigError(f"{where} drew client {drawn[sizes[drawn] == 0][0]}, which has no examples")
+    return drawn
+
+
+@dataclasses.dataclass(frozen=True)
+class PowerOfChoice:
+    """The sampler of `power_of_choice`."""
+
+    candidates: int
+
+    def __call__(self, round: int, sizes: np.ndarray, losses: np.ndarray, rng: np.random.Generator) -> np.ndarray:  # noqa: A002
+        drawn = _race(sizes, min(self.candidates, int(np.count_nonzero(sizes))), rng)
+        known = np.where(np.isnan(losses[drawn]), np.inf, losses[drawn])
+        return drawn[np.argsort(-known, kind="stable")]
+
+
+def power_of_choice(candidates: int) -> PowerOfChoice:
+    """Prefer clients with high losses: draw `candidates` with chances proportional to n_i, ask those of highest loss.
+
+    This is the variant that the paper calls rpow-d: it compares the losses that candidates had when they last trained,
+    and asks those who never did first, so that it needs no exchange with clients that are not asked. With as many
+    candidates as the cohort has clients it is `"by_size"`. Favoured clients make the mean a biased one, on purpose; the
+    paper averages with equal weights, `simulate(…, weights="uniform")`.
+
+    Reference: Cho et al., 2020, Client Selection in Federated Learning, https://arxiv.org/abs/2010.01243
+    """
+    if isinstance(candidates, bool) or not isinstance(candidates, int | np.integer) or candidates < 1:
+        raise ConfigError(f"power_of_choice: candidates must be a positive integer, got {candidates!r}")
+    return PowerOfChoice(int(candidates))
 
 
 def with_replacement(

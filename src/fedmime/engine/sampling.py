@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -78,7 +78,7 @@ class Schedule:
         sizes = population.sizes[population.sizes > 0]
         return Expected(population, self.cohort_size, rounds, self.lengths(sizes))
 
-    def cohort(self, algorithm: Algorithm, population: Clients, round_number: int) -> Cohort:
+    def cohort(self, algorithm: Algorithm, population: Clients, round_number: int, losses: Any = ()) -> Cohort:
         """The cohort of a round. It is cancelled, without members, if too few clients reported.
 
         With split cohorts (`Algorithm.split`), the first half of the clients train and the others are asked for
@@ -88,6 +88,7 @@ class Schedule:
             algorithm: decides whether the cohort is split or pooled.
             population: the clients; their data is read later, when a back end asks for it.
             round_number: the round.
+            losses: the clients' last losses [clients], for samplers that look at them; else `()`.
         """
         # Reading a memory-mapped file that was truncated since the last round would end the process by a bus error.
         if check := getattr(population, "check", None):
@@ -96,7 +97,7 @@ class Schedule:
         if algorithm.pooled:
             return self._pooled(population, available, round_number)
         seed = getattr(population, "sampling_seed", self.seed)
-        reports = self.participation.draw(population.sizes, self.cohort_size, seed, round_number)
+        reports = self.participation.draw(population.sizes, self.cohort_size, seed, round_number, losses)
         drawn = reports.kept
         if getattr(population, "elsewhere", False):  # who is late turns out in the round
             drawn = np.concatenate([drawn, reports.late])

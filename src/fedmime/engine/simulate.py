@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import jax
 
 from fedmime.aggregation import communication
-from fedmime.aggregation.aggregator import PLAIN, Aggregation
+from fedmime.aggregation.accounting import Sampling
+from fedmime.aggregation.aggregator import PLAIN, Aggregation, Aggregator
 from fedmime.algorithms.abstract import anchor_of
 from fedmime.algorithms.algorithm import Algorithm, params
 from fedmime.compilation import prepare
@@ -23,7 +24,7 @@ from fedmime.engine.arguments import (
 )
 from fedmime.engine.backends.backend import Problem, Work
 from fedmime.engine.backends.specification import Choice, Needs, chosen
-from fedmime.engine.evaluate import Evaluation
+from fedmime.engine.evaluation_schedule import EvaluationSchedule
 from fedmime.engine.intake import Intake
 from fedmime.engine.log import Log
 from fedmime.engine.participation import Participation
@@ -34,6 +35,8 @@ from fedmime.errors import Stopped
 from fedmime.runs import history, identity
 from fedmime.runs.directory import RunDirectory, Saving
 from fedmime.runs.run import Run
+from fedmime.trackers.callback import Callback, Started
+from fedmime.trackers.telling import Telling
 
 
 class TrainableProblem(Problem, Protocol):
@@ -65,6 +68,7 @@ def simulate(
     gate: Gate | None = None,
     aggregation: Aggregation | None = None,
     config: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callback] = (),
     on_round: Callable[[Info, Mapping[str, float]], None] | None = None,
     stop: Callable[[], int | None] | None = None,
     drift: bool = False,
@@ -94,6 +98,7 @@ def simulate(
         aggregation: what happens to clients' messages on their way, from `fm.aggregation`: compression, clipping and
             noise, robust means. By default nothing; their weighted mean is taken.
         config: what to write as the run's configuration, instead of the arguments.
+        callbacks: who is told of the run as it goes, from `fm.trackers`; one that fails does not end the run.
         on_round: called after every round with what happened and the metrics measured, if any.
         stop: called once in every round; the number of a signal ends the run after it, saved.
         drift: also measure the clients' mean squared distance from the server model.
@@ -110,32 +115,36 @@ def simulate(
         initial,
         {"drift": drift, "dry_run": dry_run, "evaluate_train": evaluate_train},
         {"run_dir": run_dir, "participation": participation, "saving": saving, "gate": gate, "config": config}
-        | {"on_round": on_round, "stop": stop},
+        | {"callbacks": callbacks, "on_round": on_round, "stop": stop},
     )
-    evaluation = Evaluation(evaluate_every, clients_every, evaluate_train)
+    evaluation = EvaluationSchedule(evaluate_every, clients_every, evaluate_train)
     prepare()  # before anything is compiled
     gate, saving, key = gate or Gate(), saving or Saving(), run_key(int(seed))
     state = algorithm.init(problem.init(fold_in(key, 0)) if initial is None else initial)
     aggregator, sampling = aggregator_of_run(aggregation, algorithm, state.server, schedule, population, rounds)
-    state = state._replace(aggregation=aggregator.start())
+    state = state._replace(aggregation=aggregator.start(), losses=schedule.participation.unknown(population.sizes))
     blank = blank_memory(remembered(algorithm, aggregator, state.server), schedule)
     intake = Intake.of_run(problem.check, algorithm.pooled)
     check_population(intake, problem, params(state), population)
     expected = None if algorithm.pooled else schedule.expected(population, rounds)
     running = chosen("simulate", backend, devices).start(problem, params(state), Needs(intake, drift, expected))
 
-    anchor = anchor_of(algorithm, state.server)
+    anchor, feedback = anchor_of(algorithm, state.server), schedule.participation.feedback and not algorithm.pooled
 
     def work(t: int) -> Work:
-        return work_of(algorithm, anchor, t, schedule.cohort(algorithm, population, t), key, aggregator)
+        return work_of(
+            algorithm, anchor, t, schedule.cohort(algorithm, population, t, state.losses), key, aggregator, feedback
+        )
 
-    facts = {} if run_dir is None else identity.facts(algorithm, problem, population, schedule, state, initial)
-    facts |= (
+    facts = (
         {}
-        if aggregator == PLAIN
-        else {"aggregation": {**identity.describe(aggregator), "sampling": identity.describe(sampling)}}
+        if run_dir is None and not callbacks
+        else (
+            identity.facts(algorithm, problem, population, schedule, state, initial)
+            | _messages(aggregator, sampling)
+            | {"evaluation": evaluation.facts(), "gate": identity.describe(gate), "drift": drift}
+        )
     )
-    facts |= {"evaluation": identity.describe(evaluation), "gate": identity.describe(gate), "drift": drift}
     if dry_run:
         if run_dir is not None:
             RunDirectory(Path(run_dir), saving.keep).check(facts, saving.fresh)
@@ -147,10 +156,18 @@ def simulate(
             directory.claim(facts, facts if config is None else config, running.layout, saving.fresh)
             state = directory.resume(state, running.stored(blank))
             running.memory = state.memory  # workers look whether they reach its file
-        cost = running.traffic(communication.cost(algorithm, params(state), aggregator), algorithm)
-        log = stack.enter_context(Log(rounds, gate, cost, directory))
+        cost = communication.cost(algorithm, params(state), aggregator)
+        log = stack.enter_context(Log(rounds, gate, running.traffic(cost, algorithm), directory))
+        telling = stack.enter_context(
+            Telling(
+                callbacks,
+                log.rows,
+                Started(type(algorithm).__name__, facts if config is None else config, rounds),
+                directory and directory.path,
+            )
+        )
         intake.say()
-        prefetch = Prefetch(work, running, state.round, rounds)
+        prefetch = Prefetch(work, running, state.round, rounds, waits=feedback)
         while state.round < rounds:
             current = prefetch.take()
             state, info = play(running, current, state, gate.largest, drift=drift, meanwhile=prefetch.prepare)
@@ -159,6 +176,7 @@ def simulate(
             last = state.round == rounds
             measured = evaluation.measure(running, population, params(state), state.round, last, log.clients)
             log.write(current, info, measured, running.figures())
+            telling.rounds()
             log.best(state, measured.get("test_accuracy"))
             signal = None if stop is None else stop()
             if state.round % saving.every == 0 or last or signal:
@@ -169,3 +187,10 @@ def simulate(
                 raise Stopped(f"stopped by signal {signal} after round {state.round}; resume goes on", signal)
         log.finish(state)
     return Run(history.columns(log.rows), state)
+
+
+def _messages(aggregator: Aggregator, sampling: Sampling | None) -> dict[str, Any]:
+    """What the identity of a run says about its messages; nothing if they are only averaged."""
+    if aggregator == PLAIN:
+        return {}
+    return {"aggregation": {**identity.describe(aggregator), "sampling": identity.describe(sampling)}}

@@ -13,8 +13,8 @@ from fedmime.validation import NON_NEGATIVE, real
 Values = dict[str, float]  # by the field of Setting, nested ones with a dot
 Grid = Mapping[str, Sequence[float]]
 
-_NUMBERS = tuple(f"optimizer.{field.name}" for field in dataclasses.fields(Optimizer))
-AXES = ("eta", "eta_server", "mu", "alpha", *_NUMBERS, "aggregation.clip", "aggregation.noise")
+_NUMBERS = tuple(f"{part}.{field.name}" for part in ("optimizer", "client") for field in dataclasses.fields(Optimizer))
+AXES = ("eta", "eta_server", "mu", "alpha", "cap", *_NUMBERS, "aggregation.clip", "aggregation.noise")
 
 
 def _decades(high: float, low: float, step: float) -> tuple[float, ...]:

@@ -12,13 +12,14 @@ from fedmime import algorithms, optimizers
 from fedmime.algorithms import Algorithm
 from fedmime.errors import ConfigError
 from fedmime.experiments import messages
-from fedmime.experiments.setting import ALGORITHMS, BASES, TRACKING, Optimizer, Setting
+from fedmime.experiments.setting import ALGORITHMS, BASES, TRACKING, Inner, Optimizer, Setting
 from fedmime.experiments.tasks import Task
 from fedmime.optimizers import BaseOptimizer
 from fedmime.validation import CLOSED_UNIT, LARGEST_SEED, POSITIVE, choice, count, real
 
 # Rates of adaptive optimizers are in units of weights, not of gradients: a fraction of what suits SGD.
-_RATES = {"adagrad": 0.3, "adam": 0.03, "rmsprop": 0.03, "yogi": 0.03, "adafactor": 0.03, "sm3": 0.3}
+_RATES = {"adagrad": 0.3, "sm3": 0.3} | dict.fromkeys(("adam", "adamw", "rmsprop", "yogi", "adafactor"), 0.03)
+_SERVER_RATES = {"diloco": 0.7}  # of algorithms that do not simply move to the mean
 _NAMES = {
     "mime": "Mime",
     "mime_lite": "MimeLite",
@@ -28,11 +29,19 @@ _NAMES = {
     "fedprox": "FedProx",
     "scaffold": "SCAFFOLD",
     "feddyn": "FedDyn",
+    "fednova": "FedNova",
+    "fedvarp": "FedVARP",
+    "fedexp": "FedExP",
+    "fedcm": "FedCM",
+    "ghbm": "GHBM",
+    "fedacg": "FedACG",
+    "diloco": "DiLoCo",
     "server_only": "Server-only ",
     "server_only_mvr": "Server-only MVR",
     "centralized": "Centralized ",
 }
-_SHORT = {"sgd": "SGD", "momentum": "Mom", "adagrad": "Adagrad", "adam": "Adam", "rmsprop": "RMSProp", "yogi": "Yogi"}
+_SHORT = {"sgd": "SGD", "momentum": "Mom", "adamw": "AdamW", "rmsprop": "RMSProp"}
+_REQUIRED = {"beta": 0.9, "mu": 0.1}  # numbers of algorithms that have no default of their own
 
 
 def resolved(setting: Setting, task: Task) -> Setting:
@@ -43,12 +52,14 @@ def resolved(setting: Setting, task: Task) -> Setting:
     choice("setting", "decay", setting.decay, ("constant", "cosine", "linear"))
     server = base if setting.server.optimizer is None else setting.server.optimizer
     choice("setting", "server.optimizer", server, BASES)
-    rate = task.eta * (_RATES.get(base, 1.0) if setting.algorithm in TRACKING else 1.0)
+    client = _client(setting)
+    rate = task.eta * _RATES.get(base if setting.algorithm in TRACKING else client.optimizer or "sgd", 1.0)
     epochs = setting.epochs if setting.epochs is not None or setting.steps is not None else task.epochs
     full = dataclasses.replace(
         setting,
         base=base,
         eta=rate if setting.eta is None else setting.eta,
+        eta_server=_SERVER_RATES.get(setting.algorithm, 1.0) if setting.eta_server is None else setting.eta_server,
         rounds=task.rounds if setting.rounds is None else setting.rounds,
         cohort=task.cohort if setting.cohort is None else setting.cohort,
         batch=task.batch_size if setting.batch is None else setting.batch,
@@ -57,6 +68,7 @@ def resolved(setting: Setting, task: Task) -> Setting:
         target_gap=task.target_gap if setting.target is None and setting.target_gap is None else setting.target_gap,
         optimum=task.optimum if setting.optimum is None else setting.optimum,
         server=dataclasses.replace(setting.server, optimizer=server),
+        client=client,
     )
     for name in ("rounds", "cohort", "batch", "evaluate_every"):
         count("setting", name, getattr(full, name), least=1)
@@ -69,6 +81,20 @@ def resolved(setting: Setting, task: Task) -> Setting:
         real("setting", "target", full.target, CLOSED_UNIT)
     _check_target(full)
     return full
+
+
+def _client(setting: Setting) -> Inner:
+    """The clients' own optimizer; DiLoCo has one by default."""
+    inner = setting.client
+    if inner.optimizer is None and setting.algorithm == "diloco":
+        decay = 0.1 if inner.weight_decay is None else inner.weight_decay
+        return dataclasses.replace(inner, optimizer="adamw", weight_decay=decay)
+    if inner.optimizer is not None:
+        choice("setting", "client.optimizer", inner.optimizer, BASES)
+    elif inner != Inner():
+        given = next(name for name, value in dataclasses.asdict(inner).items() if value is not None)
+        raise ConfigError(f"setting: client.{given} needs client.optimizer, whose number it is")
+    return inner
 
 
 def _check_target(setting: Setting) -> None:
@@ -88,9 +114,10 @@ def optimizer(name: str, numbers: Optimizer) -> BaseOptimizer:
     make = getattr(optimizers, name)
     takes = inspect.signature(make).parameters
     given = {key: value for key, value in dataclasses.asdict(numbers).items() if value is not None}
-    if foreign := [key for key in given if key not in takes and key != "beta"]:
+    place = "client" if given.pop("optimizer", None) else "optimizer"
+    if foreign := [key for key in given if key not in takes and (key != "beta" or place == "client")]:
         own = ", ".join(takes) or "none"
-        raise ConfigError(f"setting: optimizer.{foreign[0]} is no number of {name}; it has {own}")
+        raise ConfigError(f"setting: {place}.{foreign[0]} is no number of {name}; it has {own}")
     return make(**{key: value for key, value in given.items() if key in takes})
 
 
@@ -100,15 +127,18 @@ def algorithm(setting: Setting) -> Algorithm:
     make: Callable[..., Any] = getattr(algorithms, s.algorithm)
     assert s.base is not None
     assert s.server.optimizer is not None
-    beta = 0.9 if s.optimizer.beta is None else s.optimizer.beta
     offered = {
         "base": lambda: optimizer(s.base or "", s.optimizer),
         "server": lambda: optimizer(s.server.optimizer or "", s.optimizer),
+        "client": lambda: None if s.client.optimizer is None else optimizer(s.client.optimizer, s.client),
         "eta": lambda: rate(s),
         "eta_server": lambda: s.eta_server,
         "mu": lambda: s.mu,
         "alpha": lambda: s.alpha,
-        "beta": lambda: beta,
+        "beta": lambda: s.optimizer.beta,
+        "tau": lambda: s.tau,
+        "eps": lambda: s.optimizer.eps,
+        "cap": lambda: s.cap,
         "apply": lambda: s.apply,
         "state": lambda: s.state,
         "split": lambda: s.split,
@@ -116,13 +146,19 @@ def algorithm(setting: Setting) -> Algorithm:
         "anchor": lambda: s.anchor,
     }
     takes = inspect.signature(make).parameters
-    arguments = {name: value() for name, value in offered.items() if name in takes}
-    if arguments.get("apply") is None and takes.get("apply", None) is not None:
-        arguments.pop("apply")  # each algorithm's own default
+    wanted = {name: value() for name, value in offered.items() if name in takes}
+    required = {
+        name: value for name, value in _REQUIRED.items() if name in takes and takes[name].default is takes[name].empty
+    }
+    arguments = required | {name: value for name, value in wanted.items() if value is not None}  # else its own default
     if s.split and "split" not in takes:
         raise ConfigError(f"setting: split cohorts are an option of Mime and its variants, not of {s.algorithm!r}")
     if s.state == "local" and "state" not in takes:
         raise ConfigError(f"setting: state='local' is an option of mime and mime_lite, not of {s.algorithm!r}")
+    if s.client.optimizer is not None and "client" not in takes:
+        raise ConfigError(
+            f"setting: client.optimizer is an option of fedavg, fednova and diloco, not of {s.algorithm!r}"
+        )
     return make(**arguments)
 
 
@@ -144,9 +180,16 @@ def rate(setting: Setting) -> Any:
 
 def label(setting: Setting) -> str:
     """What people call the method: Mime, MimeLiteAdam, FedAvgMom, Loc-Mime."""
-    name = _NAMES[setting.algorithm]
-    if setting.algorithm.endswith("_mvr") or (setting.algorithm not in TRACKING and setting.base == "sgd"):
-        return name + messages.label(setting)
+    name, takes = _NAMES[setting.algorithm], inspect.signature(getattr(algorithms, setting.algorithm)).parameters
     if setting.state == "local":
         name = f"Loc-{name}"
-    return name + _SHORT.get(setting.base or "", str(setting.base).capitalize()) + messages.label(setting)
+    if "base" in takes or ("server" in takes and setting.base != "sgd"):
+        name += _short(setting.base)
+    inner = setting.client.optimizer
+    if inner is not None and (setting.algorithm, inner) != ("diloco", "adamw"):
+        name += f" with client {_short(inner)}"
+    return name + messages.label(setting)
+
+
+def _short(optimizer_name: str | None) -> str:
+    return _SHORT.get(optimizer_name or "", str(optimizer_name).capitalize())

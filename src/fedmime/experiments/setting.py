@@ -23,11 +23,19 @@ AlgorithmName = Literal[
     "fedprox",
     "scaffold",
     "feddyn",
+    "fednova",
+    "fedvarp",
+    "fedexp",
+    "fedcm",
+    "ghbm",
+    "fedacg",
+    "diloco",
     "server_only",
     "server_only_mvr",
     "centralized",
 ]
-BaseName = Literal["sgd", "momentum", "adagrad", "adam", "rmsprop", "yogi", "sm3", "adafactor"]
+BaseName = Literal["sgd", "momentum", "adagrad", "adam", "rmsprop", "yogi", "sm3", "adafactor", "adamw", "nesterov"]
+TrackerName = Literal["wandb", "mlflow"]
 ALGORITHMS: tuple[str, ...] = get_args(AlgorithmName)
 BASES: tuple[str, ...] = get_args(BaseName)
 TRACKING = ("mime", "mime_lite", "server_only", "centralized")  # algorithms with a base optimizer of their own
@@ -38,22 +46,33 @@ class Optimizer:
     """Numbers of the base optimizer; what is not given is its own default."""
 
     beta: float | None = None
-    """Momentum; also the β = 1 - a of the MVR variants (default 0.9)."""
+    """Momentum m = (1 - β) g + β m, a moving average; PyTorch's m = g + β m takes 1 - β times its rate.
+    Also the β = 1 - a of the MVR variants (default 0.9), and the momentum of GHBM, FedACG and DiLoCo."""
     beta1: float | None = None
-    """Adam and Yogi: of the gradient."""
+    """Adam, AdamW and Yogi: of the gradient."""
     beta2: float | None = None
-    """Adam, RMSProp, Yogi: of its square."""
+    """Adam, AdamW, RMSProp, Yogi: of its square."""
     eps: float | None = None
-    """Added to the root of the accumulator."""
+    """Added to the root of the accumulator; FedExP: to the squared mean movement."""
     initial: float | None = None
     """Where the accumulator starts."""
     floor: float | None = None
     """The least that is ever divided by."""
+    weight_decay: float | None = None
+    """AdamW: what a unit of the rate takes away of every weight."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner(Optimizer):
+    """The clients' own optimizer in FedAvg, FedNova and DiLoCo, from a fresh state in every round, with its numbers."""
+
+    optimizer: BaseName | None = None
+    """Its name; by default SGD, in DiLoCo AdamW with a weight decay of 0.1."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-    """The server's step in FedAvg, FedProx, SCAFFOLD and FedDyn."""
+    """The server's step in FedAvg, FedProx, SCAFFOLD, FedDyn, FedNova, FedVARP, FedCM and GHBM."""
 
     optimizer: BaseName | None = None
     """Its optimizer; by default --base."""
@@ -127,14 +146,18 @@ class Setting:
     """Base optimizer of Mime and MimeLite (default momentum), server optimizer of FedAvg and its kin (default sgd)."""
     eta: float | None = None
     """Client rate; by default one that suits the task and base."""
-    eta_server: float = 1.0
-    """Server rate."""
+    eta_server: float | None = None
+    """Server rate; by default 1, in DiLoCo 0.7."""
     decay: Literal["constant", "cosine", "linear"] = "constant"
     """How the client rate falls from eta over the rounds."""
-    mu: float = 0.1
-    """FedProx: weight of the proximal term."""
+    mu: float | None = None
+    """Weight of the proximal term in FedProx (default 0.1), FedNova and FedACG (default 0)."""
     alpha: float = 0.1
-    """FedDyn: weight of the dynamic term."""
+    """FedDyn: weight of the dynamic term. FedCM: weight of a client's own gradient."""
+    tau: int = 10
+    """GHBM: over how many rounds the momentum reaches."""
+    cap: float | None = None
+    """FedExP: the largest server rate; by default there is none."""
     apply: Literal["frozen", "lookahead"] | None = None
     """Mime: use the server's statistics as they are, or the whole optimizer from them."""
     state: Literal["fixed", "local"] = "fixed"
@@ -173,6 +196,7 @@ class Setting:
     """Measure how far clients drift."""
     optimizer: Optimizer = Optimizer()
     server: Server = Server()
+    client: Inner = Inner()
     participation: Taking = Taking()
     aggregation: Messages = Messages()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedmime import backends
-from fedmime.engine.evaluate import evaluate
+from fedmime.engine.metrics import mean_metrics
 from fedmime.experiments import ablation, train
 from fedmime.experiments.reproduce_order import Order
 from fedmime.experiments.setting import Setting
@@ -70,7 +70,7 @@ def _once(order: Order, prepared: train.Prepared, scale: Scale, facts: dict[str,
     def before() -> float:
         model = start()
         local = backends.local().start(prepared.problem, model)
-        return evaluate(local, model, prepared.population.pool())["loss"]
+        return mean_metrics(local, model, prepared.population.pool())["loss"]
 
     return {
         "before": kept(before),

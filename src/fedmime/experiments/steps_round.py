@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmime import backends
 from fedmime.engine import simulate
-from fedmime.engine.evaluate import evaluate
+from fedmime.engine.metrics import mean_metrics
 from fedmime.experiments import recipes
 from fedmime.experiments.setting import Optimizer
 from fedmime.experiments.train import Prepared
@@ -51,7 +51,7 @@ def losses(
             algorithm, prepared.problem, prepared.population, rounds, cohort, setting.batch,
             steps=steps, seed=seed, initial=x, evaluate_every=rounds + 1,
         )  # fmt: skip
-        loss = evaluate(local, run.params, pool)["loss"]
+        loss = mean_metrics(local, run.params, pool)["loss"]
         tick()
         return loss if np.isfinite(loss) else None
 

@@ -16,8 +16,8 @@ from fedmime.engine import Gate, Info, Participation
 from fedmime.engine.arguments import aggregator_of_run, check_population
 from fedmime.engine.backends.backend import Backend, Work
 from fedmime.engine.backends.specification import Needs, Specification
-from fedmime.engine.evaluate import evaluate
 from fedmime.engine.intake import Intake
+from fedmime.engine.metrics import mean_metrics
 from fedmime.engine.prefetch import Prefetch
 from fedmime.engine.round import play, remembered, run_key, work_of
 from fedmime.engine.sampling import Schedule
@@ -139,7 +139,7 @@ class Lockstep:
         trial.done += 1
         self._judge(trial, info)
         if trial.done in self._evaluations and self._population.test is not None:
-            found = evaluate(self._backend, params(trial.state), self._population.test)
+            found = mean_metrics(self._backend, params(trial.state), self._population.test)
             trial.rounds.append(trial.done)
             trial.accuracy.append(found["accuracy"])
             trial.loss.append(found["loss"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ from fedmime.data import Population
 from fedmime.engine import Gate, Info, Participation, Run, Saving
 from fedmime.errors import ConfigError
 from fedmime.experiments import messages, recipes, tasks
-from fedmime.experiments.setting import Setting, plain
+from fedmime.experiments.setting import Setting, TrackerName, plain
 from fedmime.models import Problem
 from fedmime.origin import by_name
+from fedmime.trackers import Callback
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,18 +43,32 @@ def prepare(setting: Setting, data_dir: str | os.PathLike[str] | None = None) ->
     task = tasks.get(setting.task)
     full = recipes.resolved(setting, task)
     algorithm, aggregation = recipes.algorithm(full), messages.aggregator(full)
-    population = _population(task.name, None if data_dir is None else os.path.abspath(data_dir))
+    problem, population = opened(task.name, data_dir)
     clients = int((population.sizes > 0).sum())
     if full.cohort is not None and full.cohort > clients:
         raise ConfigError(f"setting: cohort={full.cohort} exceeds the {clients} clients of {task.name}; lower it")
-    problem = by_name("fedmime.experiments.tasks:problem", task.name)
     return Prepared(full, problem, population, algorithm, aggregation)
+
+
+def opened(task: str, data_dir: str | os.PathLike[str] | None = None) -> tuple[Problem, Population]:
+    """The problem and the population of a task, by name, so that workers can make them again."""
+    population = _population(task, None if data_dir is None else os.path.abspath(data_dir))
+    return by_name("fedmime.experiments.tasks:problem", task), population
 
 
 @functools.lru_cache(maxsize=4)
 def _population(task: str, data_dir: str | None) -> Population:
     """A task's data, opened once a process: methods that are compared share it."""
     return by_name("fedmime.experiments.tasks:population", task, data_dir)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tracking:
+    """The trackers of a run, and the names by which its configuration records them."""
+
+    names: Sequence[str] = ()
+    project: str | None = None
+    callbacks: Sequence[Callback] = ()
 
 
 def run(
@@ -64,6 +79,7 @@ def run(
     gate: Gate | None = None,
     name: str | None = None,
     data_dir: str | os.PathLike[str] | None = None,
+    tracking: Tracking | None = None,
     on_round: Callable[[Info, Mapping[str, float]], None] | None = None,
     stop: Callable[[], int | None] | None = None,
     backend: Any = "local",
@@ -83,6 +99,9 @@ def run(
         "checkpoint_every": (saving or Saving()).every,
         "keep": (saving or Saving()).keep,
     }
+    tracking = tracking or Tracking()
+    if tracking.names:
+        asked |= {"track": list(tracking.names), "track_project": tracking.project}
     return engine.simulate(
         prepared.algorithm,
         prepared.problem,
@@ -103,6 +122,7 @@ def run(
         gate=gate,
         aggregation=prepared.aggregation,
         config=asked,
+        callbacks=tracking.callbacks,
         on_round=on_round,
         stop=stop,
         drift=s.drift,
@@ -120,6 +140,8 @@ class Beside:
     data_dir: Path | None = None
     checkpoint_every: int = 50
     keep: int = 3
+    track: tuple[TrackerName, ...] = ()
+    track_project: str | None = None
 
 
 def recorded(config: Mapping[str, Any], where: str) -> tuple[Setting, Beside]:

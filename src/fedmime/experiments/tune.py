@@ -14,7 +14,7 @@ from fedmime.data import Population, from_arrays
 from fedmime.errors import ConfigError
 from fedmime.experiments import train
 from fedmime.experiments.grid import LIGHT
-from fedmime.experiments.setting import TRACKING, Optimizer, Setting
+from fedmime.experiments.setting import TRACKING, BaseName, Inner, Optimizer, Setting
 from fedmime.experiments.sweep import Progress, Swept, sweep
 from fedmime.randomness import generator
 from fedmime.validation import count
@@ -77,17 +77,27 @@ def tune(
     if prepared.population.test is None:
         raise ConfigError(f"tune: the data of task {full.task!r} has no test set to compare rates on")
     shared = {"data_dir": data_dir, "cache": cache, "progress": progress, "stop": stop, "dry_run": dry_run}
-    base = full.base if full.algorithm in TRACKING else "sgd"  # what a client of FedAvg and its kin runs
+    base, numbers = _of_clients(full)
     central = dataclasses.replace(
         full, algorithm="centralized", base=base, split=False, state="fixed", rounds=rounds, cohort=clients, epochs=1
     )
-    if base != full.base:  # the numbers are the server optimizer's
-        central = dataclasses.replace(central, optimizer=Optimizer())
+    central = dataclasses.replace(central, optimizer=numbers, client=Inner())
     central = dataclasses.replace(central, steps=None, evaluate_every=min(full.evaluate_every, max(1, rounds // 4)))
     sample = _sample(prepared.population, clients, full.seed)
     found = sweep(central, {"eta": tuple(rates)}, halving=True, population=sample, **shared)
     federated = sweep(full, {"eta": tuple(rates)}, **shared) if check else None
     return Tuned(found.best.values["eta"], found, federated)
+
+
+def _of_clients(full: Setting) -> tuple[BaseName | None, Optimizer]:
+    """The optimizer that clients of a method run, and its numbers; `base` may be the server's."""
+    inner = full.client
+    if full.algorithm in TRACKING:
+        return full.base, full.optimizer
+    if inner.optimizer is None:
+        return "sgd", full.optimizer if full.base == "sgd" else Optimizer()
+    numbers = {field.name: getattr(inner, field.name) for field in dataclasses.fields(Optimizer)}
+    return inner.optimizer, Optimizer(**numbers)
 
 
 def _sample(population: Population, clients: int, seed: int) -> Population:

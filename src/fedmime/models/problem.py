@@ -21,7 +21,7 @@ def _accept(fields: Mapping[str, np.ndarray]) -> None:
 
 
 def _no_metrics(params: Params, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """The default metrics: none."""
+    """The default metrics: none. Evaluations then report the mean loss."""
     return {}
 
 
@@ -56,7 +56,8 @@ class Problem:
             examples itself, so that partial mini-batches and padding are exact. The key feeds dropout; a model without
             random numbers ignores it.
         metrics: `metrics(params, batch)` returns for every metric a value [n] and a weight [n] per example; the metric
-            is their weighted mean (the accuracy of a sequence is weighed by its number of real tokens).
+            is their weighted mean (the accuracy of a sequence is weighed by its number of real tokens). Without
+            metrics, evaluations report the mean loss.
         check: looks at host arrays before they are trained on and raises `DataError`, for example on labels out of
             range.
         factors: spare Mime the second gradient of each local step, for models that have them.
@@ -93,7 +94,10 @@ def from_functions(
     check: Callable[[Mapping[str, np.ndarray]], None] = _accept,
     name: str = "custom",
 ) -> Problem:
-    """A problem from your own functions; see `Problem` for their arguments and results."""
+    """A problem from your own functions; see `Problem` for their arguments and results.
+
+    Without `metrics`, evaluations report the mean loss, such as `test_loss`.
+    """
     for label, value in (("init", init), ("loss", loss), ("metrics", metrics), ("check", check)):
         function("from_functions", label, value)
     return Problem(name, init, loss, metrics, check)

@@ -9,8 +9,10 @@ from fedmime import devices
 from fedmime.optimizers.adafactor import adafactor
 from fedmime.optimizers.adagrad import adagrad
 from fedmime.optimizers.adam import adam, rmsprop
+from fedmime.optimizers.adamw import adamw
 from fedmime.optimizers.base import BaseOptimizer, Statistics, custom
 from fedmime.optimizers.momentum import momentum
+from fedmime.optimizers.nesterov import nesterov
 from fedmime.optimizers.optax import from_optax
 from fedmime.optimizers.sgd import sgd
 from fedmime.optimizers.sm3 import sm3
@@ -24,9 +26,11 @@ __all__ = [
     "adafactor",
     "adagrad",
     "adam",
+    "adamw",
     "custom",
     "from_optax",
     "momentum",
+    "nesterov",
     "rmsprop",
     "sgd",
     "sm3",

@@ -29,7 +29,7 @@ Affine = tuple[Any, Vector]  # (scale, offset) of U(g, s) = scale ⊙ g + offset
 class BaseOptimizer(abc.ABC):
     """The interface of base optimizers. Subclasses are recipes: their numbers are pytree leaves.
 
-    Gradients, models and directions are `Vector`s; statistics are any pytree.
+    Gradients, models and directions are of the class `Vector`; statistics are any pytree.
     """
 
     linear: ClassVar[bool] = True
@@ -260,6 +260,6 @@ def application(owner: str, base: BaseOptimizer, apply: str | None) -> str:
     choice(owner, "apply", apply, ("frozen", "lookahead"))
     if apply == "frozen" and not base.linear:
         raise ConfigError(
-            f"{owner}: apply='frozen' needs a base with U linear in g; use apply='lookahead' with from_optax"
+            f"{owner}: apply='frozen' needs a base with U(g, s) linear in g; this one needs apply='lookahead'"
         )
     return apply

@@ -1,10 +1,11 @@
 """The directory of a run: who writes to it, what was asked, what happened, and how to resume exactly.
 
 A run directory holds `identity.json` (the facts that decide every number of the run), `config.yaml`, `metrics.jsonl`
-(one line per round), `timings.jsonl`, `status.json`, `log.txt`, `checkpoints/`, TensorBoard events in `tb/`, and the
-exported models. One process at a time may write to it, which a lock file ensures. Files are written atomically or
-appended to; a checkpoint records the length and digest of `metrics.jsonl`, and resuming cuts the file back to it. So a
-run that is killed at any time and started again has the same history and model as an unbroken one.
+(one line per round), `timings.jsonl`, `status.json`, `log.txt`, `checkpoints/`, TensorBoard events in `tb/`, where
+callbacks stand in `tracked/`, and the exported models. One process at a time may write to it, which a lock file
+ensures. Files are written atomically or appended to; a checkpoint records the length and digest of `metrics.jsonl`, and
+resuming cuts the file back to it. So a run that is killed at any time and started again has the same history and model
+as an unbroken one.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ IDENTITY, CONFIG, STATUS, LOG, LOCK = "identity.json", "config.yaml", "status.js
 ENVIRONMENT = "env.json"
 TIMINGS, CLIENTS, MEMORY = "timings.jsonl", "clients.json", "clients.memory"
 MODEL, BEST, CHECKPOINTS, EVENTS = "model.safetensors", "best.safetensors", "checkpoints", "tb"
-_RESULTS = (TIMINGS, CLIENTS, MEMORY, MODEL, BEST, CHECKPOINTS, EVENTS, history.METRICS)
+TRACKED = "tracked"  # where callbacks stand
+_RESULTS = (TIMINGS, CLIENTS, MEMORY, MODEL, BEST, CHECKPOINTS, EVENTS, TRACKED, history.METRICS)
 _OURS = (IDENTITY, CONFIG, STATUS, LOG, *_RESULTS)  # what a fresh start removes
 
 
@@ -164,8 +166,8 @@ class RunDirectory:
             (self.path / MEMORY).unlink(missing_ok=True)
         else:
             notes.info("going on after round %d", finished)
-            server, aggregation = _rebuilt((state.server, state.aggregation), saved, self.path)
-            state = State(finished, server, aggregation=aggregation)
+            server, aggregation, losses = _rebuilt((state.server, state.aggregation, state.losses), saved, self.path)
+            state = State(finished, server, aggregation=aggregation, losses=jax.tree.map(np.asarray, losses))
         if jax.tree.leaves(blank):
             indexes = {n: _index(self.checkpoints.facts(n)) for n in self.checkpoints.rounds()}
             memory = DiskMemory(blank, self.path / MEMORY, indexes.get(finished), indexes)
@@ -345,8 +347,8 @@ def _index(facts: Mapping[str, Any]) -> dict[int, int]:
 
 
 def _arrays(state: State) -> list[Any]:
-    """What a checkpoint holds of a state: the arrays of the server and of the aggregator."""
-    return jax.tree.leaves(jax.device_get((state.server, state.aggregation)))
+    """What a checkpoint holds of a state: the arrays of the server and of the aggregator, and losses for a sampler."""
+    return jax.tree.leaves(jax.device_get((state.server, state.aggregation, state.losses)))
 
 
 def _rebuilt(server: Any, saved: Saved, path: Path) -> Any:

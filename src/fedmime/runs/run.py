@@ -12,11 +12,11 @@ import numpy as np
 
 from fedmime.algorithms.algorithm import State, params
 from fedmime.errors import CheckpointError, DataError
-from fedmime.runs import history, identity
+from fedmime.runs import glance, history, identity
 from fedmime.runs.directory import IDENTITY, MODEL, read_identity
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Run:
     """A finished run, as `simulate` returns it, or a run loaded from its directory."""
 
@@ -40,6 +40,13 @@ class Run:
         if self.path is None or not (self.path / MODEL).is_file():
             raise DataError(f"{str(self.path)!r} holds no {MODEL}; the run has not ended yet")
         return read_model(self.path / MODEL)
+
+    def __repr__(self) -> str:
+        return glance.line(self.history, None if self.path is None else str(self.path))
+
+    def _repr_html_(self) -> str:
+        """The card that notebooks show: figures and curves."""
+        return glance.card(self.history, None if self.path is None else str(self.path))
 
     def frame(self) -> Any:
         """The history as a pandas data frame, one row per round; `ImportError` if pandas is not installed."""

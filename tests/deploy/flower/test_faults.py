@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
+import re
 import signal
 import socket
 import ssl
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
 import fedmime as fm
 from deploy.flower.machine import as_users_run_it, command, left_over, listening, program, simulated, started
-from fedmime.data import partition
-from fedmime.deploy.flower import keeper, keys, operate
+from deploy.flower.running import TASK, Fault, deployed, equal, learn, process_of
+from fedmime.deploy.flower import keys, operate
 from fedmime.deploy.flower.node import FleetNode
-from fedmime.deploy.flower.worker import Order
 from fedmime.errors import ClusterError
-from fedmime.experiments import tasks
-from fedmime.experiments.setting import Setting, plain
+from fedmime.experiments.setting import Taking
 
 pytest.importorskip("flwr")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")]  # of flwr
 
-TASK, NODES = "digits-two-labels", 3
-HERE = str(Path(__file__).parent)
-BUILDER = "fedmime.deploy.flower.builders:of_task"
+NODES = 3
 
 
 @pytest.fixture(autouse=True)
@@ -40,64 +36,8 @@ def _as_users_run_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     as_users_run_it(monkeypatch, tmp_path)
 
 
-@contextlib.contextmanager
-def deployed(tmp_path: Path, faults: Mapping[int, tuple[str, int, bool]] | None = None) -> Iterator[operate.Running]:
-    """A SuperLink with nodes, some of which are faulty: what they do, after how many requests, whether only once."""
-    population = partition.regroup(tasks.get(TASK).population(None), NODES)
-
-    def orders(directory: Path) -> dict[str, Order]:
-        found = {}
-        for number, name in enumerate(population.ids):
-            store = directory / f"{name}.store"
-            fm.data.from_arrays({name: population.client(name)}).save(store)
-            given = {"task": TASK, "store": str(store), "name": name, "state": str(tmp_path / "nodes" / name)}
-            found[name] = Order(BUILDER, given)
-            if faults and number in faults:
-                fault, at, once = faults[number]
-                marker = str(tmp_path / f"{name}.done") if once else None
-                given |= {"fault": fault, "at": at, "once": marker}
-                found[name] = Order("faulty:of_task", given, (HERE,))
-        return found
-
-    with operate.local(tmp_path / "logs", orders, 1 << 20) as running:
-        yield running
-    assert left_over(tmp_path) == []
-    assert listening(tmp_path / "logs") == set()
-
-
-def learn(
-    running: operate.Running,
-    out: Path,
-    rounds: int,
-    deadline: float = 60.0,
-    on_event: Callable[[Any], None] = lambda _: None,
-    **setting: Any,
-) -> dict[str, np.ndarray]:
-    """Run to the end; gives the history."""
-    asked = Setting(task=TASK, rounds=rounds, cohort=NODES, **({"algorithm": "fedavg"} | setting))
-    plan = {
-        "call": "fedmime.deploy.flower.server_app:of_setting",
-        "most": 1 << 20,
-        "arguments": {
-            "setting": plain(asked),
-            "run_dir": str(out),
-            "data_dir": None,
-            "saving": {"every": 1},
-            "waiting": {"nodes": NODES, "joining": 120.0, "deadline": deadline},
-            "command": ["fedmime", "deploy"],
-        },
-    }
-    operate.follow(running, plan, on_event, lambda: None)
-    return fm.Run.load(out).history
-
-
-def equal(one: Path, other: Path) -> None:
-    for a, b in zip(*(jax.tree.leaves(fm.Run.load(path).params) for path in (one, other)), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5)
-
-
 def test_a_node_that_is_too_slow_is_left_out_and_comes_back(tmp_path: Path) -> None:
-    with deployed(tmp_path, {1: ("sleep 45", 1, True)}) as running:
+    with deployed(tmp_path, {1: Fault("sleep 45", 1, True)}) as running:
         history = learn(running, tmp_path / "run", 4, deadline=30.0)
     assert history["clients"][0] == 3
     assert history["clients"][1] == 2
@@ -107,7 +47,7 @@ def test_a_node_that_is_too_slow_is_left_out_and_comes_back(tmp_path: Path) -> N
 
 def test_a_node_that_crashes_is_left_out_and_comes_back(tmp_path: Path) -> None:
     """Its process ends in the midst of a message; it is started again, and let in when signs of life were missed."""
-    with deployed(tmp_path, {0: ("exit", 1, True)}) as running:
+    with deployed(tmp_path, {0: Fault("exit", 1, True)}) as running:
         history = learn(running, tmp_path / "run", 10, deadline=8.0)
     assert history["clients"][0] == 3
     assert history["clients"][1] == 2
@@ -117,7 +57,7 @@ def test_a_node_that_crashes_is_left_out_and_comes_back(tmp_path: Path) -> None:
 
 def test_a_reply_that_is_too_large_costs_its_sender(tmp_path: Path) -> None:
     """It is refused before anybody reads it, and the memory of the SuperLink does not grow with it."""
-    with deployed(tmp_path, {2: ("large 300000000", 1, True)}) as running:
+    with deployed(tmp_path, {2: Fault("large 300000000", 1, True)}) as running:
         superlink = process_of(running, "fedmime.deploy.flower.superlink")
         before = memory(superlink)
         history = learn(running, tmp_path / "run", 3, deadline=15.0)
@@ -125,16 +65,6 @@ def test_a_reply_that_is_too_large_costs_its_sender(tmp_path: Path) -> None:
     assert history["clients"].tolist() == [3, 2, 3]
     assert grown < 100e6
     assert "413" in (tmp_path / "logs" / "superlink.log").read_text()
-
-
-def process_of(running: operate.Running, word: str) -> int:
-    """The process of this deployment with a word in its command."""
-    assert running.launcher._keeper.pid is not None
-    for found in keeper._descendants(running.launcher._keeper.pid):
-        with contextlib.suppress(OSError):
-            if word in Path(f"/proc/{found}/cmdline").read_text():
-                return found
-    raise AssertionError(f"no process runs {word}")
 
 
 def memory(process: int) -> int:
@@ -154,7 +84,8 @@ def test_a_fleet_that_is_gone_costs_rounds_and_no_model(tmp_path: Path) -> None:
                 running.launcher.end(f"node_{k}")
 
     with deployed(tmp_path) as running:
-        history = learn(running, tmp_path / "run", 4, deadline=4.0, on_event=on_event)
+        everybody = Taking(minimum=1.0)  # nodes end one after another: a round with some of them would be another model
+        history = learn(running, tmp_path / "run", 4, deadline=4.0, on_event=on_event, participation=everybody)
     abandoned = history["abandoned"].astype(bool)
     assert not abandoned[0]
     assert abandoned[2:].all()  # the second round may have been quicker than the end of the nodes
@@ -162,24 +93,31 @@ def test_a_fleet_that_is_gone_costs_rounds_and_no_model(tmp_path: Path) -> None:
     equal(tmp_path / "run", simulated(tmp_path / "run", NODES, int((~abandoned).sum())))
 
 
+class Nobody:
+    """A node that is not to be asked anything."""
+
+    def answer(self, request: bytes) -> bytes:
+        raise AssertionError("a stranger was asked")
+
+
+def refused(running: operate.Running, key: Path) -> None:
+    """A node with a key is not let in."""
+    authority = running.launcher.directory / "server" / keys.AUTHORITY
+    with pytest.raises(ClusterError, match="does not accept this node"):
+        FleetNode(Nobody(), running.admission.control._address, authority, key, patience=1.0).serve()
+
+
 def test_only_registered_keys_are_let_in(tmp_path: Path) -> None:
-    """An unknown key is refused; a revoked one is refused from then on; both leave a line."""
+    """An unknown key is refused, a known one that has its node already, and a revoked one; all of them leave a line."""
     stranger = keys.make_node(tmp_path / "keys", "stranger")
 
     def on_event(event: Any) -> None:
-        if event["round"] == 0:
-            (home / keys.NODES / "node_1.pub").unlink()
+        if event["round"] == 0:  # all nodes are there: one key is one node, however many have it
+            refused(running, running.launcher.directory / "keys" / "node_2")
+            (running.launcher.directory / "server" / keys.NODES / "node_1.pub").unlink()
 
-    with deployed(tmp_path, {0: ("sleep 2", 0, False)}) as running:  # as long as the pause between two looks
-        home = running.launcher.directory / "server"
-        address = running.admission.control._address
-
-        class Nobody:
-            def answer(self, request: bytes) -> bytes:
-                raise AssertionError("a stranger was asked")
-
-        with pytest.raises(ClusterError, match="does not accept this node"):
-            FleetNode(Nobody(), address, home / keys.AUTHORITY, stranger, patience=1.0).serve()
+    with deployed(tmp_path, {0: Fault("sleep 2", 0, False)}) as running:  # as long as the pause between two looks
+        refused(running, stranger)
         history = learn(running, tmp_path / "run", 10, deadline=60.0, on_event=on_event)
         log = (tmp_path / "logs" / "node_1.log").read_text()
     assert history["clients"][0] == 3
@@ -188,6 +126,8 @@ def test_only_registered_keys_are_let_in(tmp_path: Path) -> None:
     audit = (tmp_path / "logs" / "nodes.log").read_text()
     assert audit.count("is registered") == NODES
     assert "node node_1" in next(line for line in audit.splitlines() if "is revoked" in line)
+    told = (tmp_path / "logs" / "superlink.log").read_text()
+    assert re.search(r"/v1/fleet/activate-node.* 4\d\d", told), told[-3000:]
 
 
 def test_the_port_speaks_nothing_but_tls(tmp_path: Path) -> None:
@@ -244,17 +184,32 @@ def test_a_run_that_was_ended_goes_on_as_if_it_had_not(number: int, code: int, t
     assert left_over(tmp_path) == []
 
 
-def test_a_server_app_that_is_killed_in_mid_round_is_resumed(tmp_path: Path) -> None:
-    """Only the server's process is lost, between two messages of a round; nodes and SuperLink live on."""
-    out = tmp_path / "run"
+@pytest.mark.parametrize(("algorithm", "asks", "train"), [("scaffold", 2, True), ("mime", 4, False), ("mime", 5, True)])
+def test_a_server_app_that_is_killed_in_mid_round_is_resumed(
+    algorithm: str, asks: int, train: bool, tmp_path: Path
+) -> None:
+    """Only the server's process is lost, while one node works and the others have replied; nodes and SuperLink live on.
 
-    def on_event(event: Any) -> None:
-        if event["round"] == 1:
-            os.kill(process_of(running, "flwr-serverapp"), signal.SIGKILL)
+    Mime has two exchanges in a round, for gradients and to train; it is killed in either, in the third round.
+    """
+    out, marker = tmp_path / "run", tmp_path / "node_0.done"
 
-    with deployed(tmp_path, {0: ("sleep 1", 0, False)}) as running:  # so that the signal meets a round
+    def kill() -> None:
+        end = time.monotonic() + 200
+        while not marker.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(2.0)  # in which the others reply
+        os.kill(process_of(running, "flwr-serverapp"), signal.SIGKILL)
+
+    with deployed(tmp_path, {0: Fault("sleep 8", asks, True)}) as running:
+        killer = threading.Thread(target=kill)
+        killer.start()
         with pytest.raises(ClusterError, match="has ended suddenly"):
-            learn(running, out, 5, on_event=on_event, algorithm="scaffold")
-        learn(running, out, 5, algorithm="scaffold")
-    assert fm.Run.load(out).history["round"].tolist() == list(range(5))
+            learn(running, out, 5, algorithm=algorithm)
+        killer.join()
+        assert json.loads(marker.read_text()) == {"round": 2, "train": train}
+        assert fm.Run.load(out).history["round"].tolist() == [0, 1]
+        history = learn(running, out, 5, algorithm=algorithm)
+    assert history["round"].tolist() == list(range(5))
+    assert history["clients"].tolist() == [NODES] * 5
     equal(out, simulated(out, NODES, 5))

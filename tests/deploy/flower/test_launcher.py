@@ -63,9 +63,10 @@ def test_descendants_that_left_end_too(tmp_path: Path) -> None:
 
 
 _LAUNCH = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from fedmime.deploy.flower.launcher import Launcher
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored from birth where the tests run in the background
 with Launcher(Path(sys.argv[1])) as launcher:
     print(launcher.directory, flush=True)
     launcher.start("tree", sys.argv[2:])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -118,12 +119,25 @@ def test_two_machines_share_a_model_and_the_link_carries_tls_only(
     deployed, simulation = (jax.tree.leaves(fm.Run.load(path).params) for path in (out, simulated(out, NODES, ROUNDS)))
     for one, other in zip(deployed, simulation, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+    assert capture.strangers(link) == []
     found = capture.streams(link)
     assert len(found) >= 2 * NODES
+    sent = 0
     for flow, stream in found.items():
         assert PORT in flow
-        assert capture.records(stream)[0] == 22  # it begins with a handshake
-        for word in (b"HTTP", b"fedmime", b"flwr", b"node_0"):
+        records = capture.records(stream)
+        assert records[0][0] == capture.HANDSHAKE
+        if flow[1] == PORT:
+            assert capture.TLS_1_3 in records[0][1]
+        sent += sum(len(content) for kind, content in records if kind == capture.APPLICATION_DATA)
+        for word in (b"HTTP", b"fedmime", b"flwr", b"node_0", *secrets(deployed)):
             assert word not in stream
+    algorithm = fm.algorithms.mime(fm.optimizers.momentum(), eta=0.1)
+    assert sent >= NODES * ROUNDS * fm.communication.cost(algorithm, fm.Run.load(out).params).bytes
     fact("connections between two machines, all of them TLS to the last byte", len(found) / 2)
     assert left_over(tmp_path) == []
+
+
+def secrets(arrays: list[Any]) -> list[bytes]:
+    """Pieces of the last model, as long as no chance would bring about."""
+    return [np.asarray(array).tobytes()[:32] for array in arrays]

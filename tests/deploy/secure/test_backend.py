@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +27,7 @@ from fedmime.deploy.secure.fixed_point import Layout, Words
 from fedmime.deploy.secure.options import SecureSum
 from fedmime.deploy.secure.server import Exchange
 from fedmime.deploy.transport import LoopTransport
-from fedmime.errors import ClusterError, ConfigError
+from fedmime.errors import CheckpointError, ClusterError, ConfigError
 
 g = fm.aggregation
 ADAM = o.adam(0.8, 0.9, eps=0.1)
@@ -167,17 +170,65 @@ def test_a_client_with_masks_sends_nothing_without_them() -> None:
     assert "sends nothing without masks" in _words(node.answer(packed(ask)))
 
 
-def test_a_client_without_masks_says_so() -> None:
+def test_a_client_of_a_run_without_masks_says_so() -> None:
     node, run = _node_of(None)
     mask = Mask(run, 5, "f" * 32, "e" * 32, "keys", 0, "nothing", True, (0, 1, 2), (1.0, 1.0))
-    assert "was started without masks" in _words(node.answer(packed(mask)))
+    assert "this run was begun without masks" in _words(node.answer(packed(mask)))
 
 
-@pytest.mark.parametrize("theirs", [None, SecureSum(minimum=4), SecureSum(threshold=0.9), SecureSum(bits=16)])
-def test_nodes_with_other_numbers_do_not_take_part(theirs: SecureSum | None) -> None:
-    transport = LoopTransport(nodes(FEDAVG, CLIPPED, secure=theirs))
+@pytest.mark.parametrize(
+    ("theirs", "offered", "words"),
+    [
+        (SecureSum(), None, "this client sends nothing without masks, and the server asks for none"),
+        (SecureSum(minimum=4), SECURE, "this client insists on minimum=4 or more, the server has 3"),
+        (SecureSum(threshold=0.9), SECURE, "this client insists on threshold=0.9 or more, the server has 0.666667"),
+    ],
+)
+def test_a_client_that_insists_on_masks_takes_part_with_no_less(
+    theirs: SecureSum, offered: SecureSum | None, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    transport = Meddling(nodes(FEDAVG, CLIPPED, secure=theirs))
     with pytest.raises(ClusterError, match="0 of 5 nodes joined"):
-        deploy(FEDAVG, CLIPPED, transport, secure=SECURE, waiting=server.Waiting(5, 0.0, 5.0))
+        deploy(FEDAVG, CLIPPED, transport, secure=offered, waiting=server.Waiting(5, 0.3, 5.0))
+    assert _kinds(transport.replies) == {"refusal"}
+    assert f"secure: {words}" in caplog.text
+
+
+@pytest.mark.parametrize("theirs", [None, SecureSum(bits=8), SecureSum(threshold=0.6)])
+def test_a_client_that_insists_on_no_more_masks_as_the_server_asks(theirs: SecureSum | None) -> None:
+    transport = Meddling(nodes(FEDAVG, CLIPPED, secure=theirs))
+    run = deploy(FEDAVG, CLIPPED, transport, secure=SECURE, rounds=1)
+    assert apart(run, secure_run(FEDAVG, rounds=1)) == 0
+    assert _kinds(transport.replies) == {"profile", "masked"}
+
+
+def test_a_server_cannot_offer_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "fields_of", lambda secure: {"bits": 20, "minimum": 1, "threshold": 0.5})
+    transport = Meddling(nodes(FEDAVG, CLIPPED))
+    with pytest.raises(ClusterError, match="0 of 5 nodes joined"):
+        deploy(FEDAVG, CLIPPED, transport, secure=SECURE, waiting=server.Waiting(5, 0.3, 5.0))
+    assert "minimum must be a whole number of at least 3, got 1" in _words(_last(transport))
+
+
+def _last(transport: Meddling) -> bytes:
+    reply = transport.replies[-1][1]
+    assert isinstance(reply, bytes)
+    return reply
+
+
+@pytest.mark.parametrize(("first", "second"), [(SECURE, None), (None, SECURE), (SECURE, SecureSum(bits=16))])
+def test_a_run_goes_on_with_the_masks_that_it_began_with(
+    first: SecureSum | None, second: SecureSum | None, tmp_path: Path
+) -> None:
+    made = nodes(FEDAVG, CLIPPED)
+    deploy(FEDAVG, CLIPPED, Meddling(made), secure=first, rounds=1, run_dir=tmp_path)
+    layout = json.loads((tmp_path / "env.json").read_text())["layout"]
+    assert ("masked sums" in layout) == (first is not None)
+    transport = Meddling(made)
+    words = f"holds a run with secure={first}, which cannot go on with secure={second}"
+    with pytest.raises(CheckpointError, match=re.escape(words)):
+        deploy(FEDAVG, CLIPPED, transport, secure=second, rounds=2, run_dir=tmp_path)
+    assert not transport.requests
 
 
 @pytest.mark.parametrize(
@@ -198,3 +249,8 @@ def test_what_does_not_go_with_masks_is_refused_before_anybody_is_asked(
     with pytest.raises(ConfigError, match=words):
         deploy(algorithm, aggregation, transport, secure=secure)
     assert not transport.requests
+
+
+def test_a_sampler_that_is_told_losses_is_refused() -> None:
+    with pytest.raises(ConfigError, match="secure sums hide the losses of single clients"):
+        secure_run(FEDAVG, participation=fm.Participation(sampler=fm.samplers.power_of_choice(4)))

@@ -56,8 +56,11 @@ def _absent(round_number: int, gone: Sequence[int]) -> Callable[..., Sequence[Re
     return meddle
 
 
-@pytest.mark.parametrize("stage", [Stage.KEYS, Stage.SHARES, Stage.INPUT])
-@pytest.mark.parametrize("algorithm", [FEDAVG, MIME], ids=["fedavg", "mime"])
+@pytest.mark.parametrize(
+    ("algorithm", "stage"),
+    [(FEDAVG, Stage.KEYS), (MIME, Stage.KEYS), (MIME, Stage.SHARES), (MIME, Stage.INPUT)],
+    ids=["fedavg-keys", "mime-keys", "mime-shares", "mime-input"],
+)
 def test_who_leaves_before_sending_is_left_out_as_in_any_run(algorithm: Any, stage: Stage) -> None:
     gone = FIRST + 1
     run = secure_run(algorithm, meddle=_silent(1, {gone: stage}), **ALL)

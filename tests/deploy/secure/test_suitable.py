@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 
+import jax
 import pytest
 
 import fedmime as fm
 from fedmime.aggregation import chain, clip, error_feedback, gaussian, median, quantize, random_k, top_k
 from fedmime.aggregation.aggregator import Aggregator
 from fedmime.algorithms.algorithm import Algorithm
-from fedmime.deploy.secure import primitives
+from fedmime.deploy.layout import layout_of
+from fedmime.deploy.secure import primitives, suitable
 from fedmime.deploy.secure.options import SecureSum
-from fedmime.deploy.secure.suitable import check_run
+from fedmime.deploy.secure.suitable import check_run, check_terms
+from fedmime.deploy.terms import terms_of
 from fedmime.errors import ConfigError
 
 CLIPPED = chain(clip(1.0))
@@ -56,6 +59,35 @@ def test_halves_of_a_cohort_are_groups_of_their_own() -> None:
     check_run(SecureSum(), split, CLIPPED, 6)
     with pytest.raises(ConfigError, match=r"a group must have 3 to .* got 2"):
         check_run(SecureSum(), split, CLIPPED, 5)
+
+
+@pytest.mark.parametrize("hidden", [64, 512])
+def test_more_entries_than_bits_can_tell_are_refused(hidden: int) -> None:
+    pytest.importorskip("flwr")
+    problem = fm.models.mlp(input_shape=(8, 8, 1), classes=10, hidden=(hidden,))
+    for bits, refused in ((8, True), (10, hidden == 512), (20, False)):
+        terms = terms_of(MIME, CLIPPED, problem, secure=SecureSum(bits))
+        if refused:
+            with pytest.raises(ConfigError, match=f"secure: bits must be larger, got {bits}; give more bits for"):
+                check_terms(terms, 10)
+        else:
+            check_terms(terms, 10)
+
+
+def test_messages_of_other_numbers_are_refused_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flwr")
+    problem = fm.models.logistic(input_shape=(8, 8, 1), classes=10)
+    whole = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, "int32"), terms_of(MIME, CLIPPED, problem).model)
+    terms = terms_of(MIME, CLIPPED, problem, secure=SecureSum())
+    check_terms(terms, 10)
+    layout = layout_of(MIME, terms.model)
+    monkeypatch.setattr(
+        suitable,
+        "layout_of",
+        lambda *_: layout._replace(gradient=layout.gradient._replace(shapes=jax.tree.leaves(whole))),
+    )
+    with pytest.raises(ConfigError, match="secure: messages must hold floating-point numbers, got an array of int32"):
+        check_terms(terms, 10)
 
 
 def test_without_flower_nothing_is_sent_in_the_clear_instead(monkeypatch: pytest.MonkeyPatch) -> None:

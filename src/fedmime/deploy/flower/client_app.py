@@ -1,10 +1,11 @@
-"""The ClientApp: what Flower starts for every message to a node, and all of it that does not need JAX.
+"""The ClientApp: what Flower starts for every message to a node, and all of it that needs neither JAX nor PyTorch.
 
 It hands the message to the node's worker and the worker's reply to Flower. It knows neither.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import tempfile
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 ACTION = "fedmime"
 """The action of our messages, whose type is `query.fedmime`."""
-_BUILDER = "fedmime.deploy.flower.builders:of_project"
+_OF_PROJECT = "fedmime.deploy.flower.builders:of_project"
+_OF_FUNCTION = "fedmime.deploy.flower.builders:of_function"
 
 
 class Place(NamedTuple):
@@ -60,6 +62,7 @@ def client_app(
     problem: Callable[[], Any],
     algorithm: Callable[[], Any],
     aggregation: Callable[[], Any] | None = None,
+    secure: Callable[[], Any] | None = None,
 ) -> ClientApp:
     """The ClientApp of a Flower project whose ServerApp comes from `fm.deploy.server_app`.
 
@@ -75,19 +78,61 @@ def client_app(
         problem: gives what is trained, from `fm.models`.
         algorithm: gives the algorithm, the same as the server's.
         aggregation: gives what happens to messages, the same as the server's, if it has one.
+        secure: gives the `fm.deploy.SecureSum` that the client insists on: a server that masks less, or nothing, gets
+            nothing. Without it, messages are masked if the server asks for it.
     """
-    given = {"data": data, "problem": problem, "algorithm": algorithm, "aggregation": aggregation}
+    given = {"data": data, "problem": problem, "algorithm": algorithm, "aggregation": aggregation, "secure": secure}
     functions = {what: _named(what, function) for what, function in given.items() if function is not None}
     path = tuple(dict.fromkeys(_root(function) for function in given.values() if function is not None))
 
     def place(context: Context) -> Place:
-        config = dict(context.node_config)
-        name = str(config.get("name", f"node-{context.node_id}"))
-        arguments = {"functions": functions, "config": config, "name": name, "state": str(_state() / name)}
-        order = Order(_BUILDER, arguments, path, context.run_id)
-        return Place(order, _runtime(context.node_id))
+        own = _own(context)
+        arguments = {"functions": functions, "config": dict(context.node_config), **own}
+        return Place(Order(_OF_PROJECT, arguments, path, context.run_id), _runtime(context.node_id))
 
     return relay(place)
+
+
+def torch_client_app(client: str) -> ClientApp:
+    """The ClientApp of a Flower project whose clients are written in PyTorch.
+
+    The server's half is `fm.deploy.server_app`, as for clients in JAX. The client is made by a function that is called
+    in the node's worker when a run begins. It takes one argument, the node's configuration (`flower-supernode
+    --node-config`) with `name` and `state` added where they are missing, and returns what `fm.deploy.torch_client`
+    returns. Neither this process nor the worker imports JAX.
+
+    Args:
+        client: the function as `module:function`, the way in which Flower names apps. It is not imported here: Flower
+            starts a process for every message, and importing PyTorch would take most of its time.
+    """
+    module, _, function = client.partition(":") if isinstance(client, str) else ("", "", "")
+    if not module or not function.isidentifier():
+        raise ConfigError(f"torch_client_app: client must be the name of a function, 'module:function', got {client!r}")
+    path = (_root_of(module),)
+
+    def place(context: Context) -> Place:
+        arguments = {"function": client, "config": {**_own(context), **context.node_config}}
+        return Place(Order(_OF_FUNCTION, arguments, path, context.run_id), _runtime(context.node_id))
+
+    return relay(place)
+
+
+def _own(context: Context) -> dict[str, str]:
+    """The client's name, and the directory in which it keeps what belongs to it between rounds."""
+    name = str(context.node_config.get("name", f"node-{context.node_id}"))
+    return {"name": name, "state": str(_state() / name)}
+
+
+def _root_of(module: str) -> str:
+    """The directory from which a module is imported, found without running the module itself."""
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        found = None
+    if found is None or found.origin is None:
+        raise ConfigError(f"torch_client_app: client names the module {module!r}, and there is none")
+    file = Path(found.origin).absolute()
+    return str(file.parents[module.count(".") + (file.stem == "__init__")])
 
 
 def _named(what: str, function: Callable[..., Any]) -> str:

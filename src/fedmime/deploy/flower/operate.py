@@ -139,8 +139,6 @@ def follow(
         FedmimeError: what the run has ended with.
     """
     launcher, admission = running
-    session = Session(launcher.directory / "session", plan)
-    run = admission.control.run(launcher.directory / "session")
     looked, stopped = time.monotonic(), None
 
     def alive() -> None:
@@ -150,7 +148,8 @@ def follow(
             looked = time.monotonic()
             admission.control.check(run)
 
-    with contextlib.closing(session):
+    with contextlib.closing(Session(launcher.directory / "session", plan)) as session:
+        run = admission.control.run(launcher.directory / "session")
         for event in session.events(_BEGINNING, alive):
             admission.update()
             if event is not None:

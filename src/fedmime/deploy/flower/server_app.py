@@ -27,6 +27,7 @@ def server_app(
     problem: Callable[[], Any],
     *,
     aggregation: Callable[[], Any] | None = None,
+    secure: Callable[[], Any] | None = None,
     test: Callable[[], Any] | None = None,
     **options: Any,
 ) -> ServerApp:
@@ -41,6 +42,7 @@ def server_app(
         algorithm: gives the algorithm, the same as the clients'.
         problem: gives what is trained, from `fm.models`.
         aggregation: gives what happens to messages, the same as the clients', if they have one.
+        secure: gives an `fm.deploy.SecureSum`, with which clients mask their messages and the server learns sums only.
         test: gives columns of the server's own test set, if it has one.
         options: further arguments of `fm.simulate`, and `nodes` (clients that must have joined before the first round;
             by default the cohort), `joining` (seconds to wait for them) and `deadline` (seconds of an exchange).
@@ -63,7 +65,7 @@ def server_app(
             if needed not in given:
                 raise ConfigError(f"server_app: {needed} is missing; give it here or in the run's configuration")
         waiting = Waiting(**{name: given.pop(name) for name in _WAITING if name in given})
-        made = {"aggregation": aggregation, "test": test}
+        made = {"aggregation": aggregation, "secure": secure, "test": test}
         given |= {name: None if function is None else function() for name, function in made.items()}
         run(GridTransport(grid, MOST), algorithm(), problem(), waiting=waiting, on_round=_told, **given)
 
@@ -79,6 +81,7 @@ def of_setting(
     saving: Mapping[str, Any],
     waiting: Mapping[str, Any],
     command: Sequence[str],
+    secure: Mapping[str, Any] | None = None,
 ) -> None:
     """The run of `fedmime deploy`: what a setting names, told to a launcher.
 
@@ -91,8 +94,10 @@ def of_setting(
         saving: the fields of a `Saving`.
         waiting: the fields of a `Waiting`.
         command: the launcher's, which the run directory records in place of Flower's, since that holds a token.
+        secure: the numbers of a `SecureSum`, if messages are masked.
     """
     from fedmime.compilation import prepare
+    from fedmime.deploy.secure.options import of_fields
     from fedmime.deploy.server import Waiting, run_setting
     from fedmime.engine import Saving
     from fedmime.experiments import tasks
@@ -110,6 +115,7 @@ def of_setting(
         saving=Saving(**saving),
         on_round=report.on_round,
         stop=report.stop,
+        secure=of_fields(secure),
     )
 
 

@@ -23,7 +23,7 @@ from fedmime.deploy.dialect import Offer
 from fedmime.deploy.layout import layout_of as layout_of_messages
 from fedmime.deploy.messages import Mask, Masked, Stage, packed
 from fedmime.deploy.replies import Asked, Inbox, Verdict
-from fedmime.deploy.secure.contents import Figures, Messages, check_layout, messages_of, parts_of
+from fedmime.deploy.secure.contents import Figures, Messages, messages_of, parts_of
 from fedmime.deploy.secure.options import MaskError, SecureSum
 from fedmime.deploy.secure.parts import layout_of, sums_of_parts
 from fedmime.deploy.secure.server import Aborted, Exchange, Request
@@ -31,6 +31,7 @@ from fedmime.deploy.secure.traffic import secure_cost
 from fedmime.engine.backends import backend as engine
 from fedmime.engine.backends.backend import Answer, Totals, Work
 from fedmime.engine.samplers import over_selected
+from fedmime.errors import ConfigError
 from fedmime.runs.notes import notes
 from fedmime.vector import Vector
 
@@ -79,12 +80,13 @@ class _Reader:
 class SecureBackend(DeployedBackend):
     """Clients elsewhere, whose messages are masked."""
 
+    layout = "one client after another, in masked sums"
+
     def ask(
         self, work: Work, points: tuple[Vector, ...] = (), message: Message | None = None, bound: Any = np.inf
     ) -> Answer:
         """See `Backend.ask`. The bound is not looked at: clients clip."""
         current = self._entered(work)
-        check_layout(current.layout)
         assert self.broadcaster is not None
         offer = Offer(work, points, message, self.broadcaster)
         wanted = self._wanted(current, offer)
@@ -124,8 +126,10 @@ class SecureBackend(DeployedBackend):
         work, secure = offer.work, self._secure
         greetings = self._options.roster.greetings()  # also finds out who has left
         group = self._group(current, work, wanted)
-        if len(group.nodes) < secure.minimum:
-            raise Aborted(f"{len(group.nodes)} clients are connected; at least {secure.minimum} are needed")
+        try:
+            secure.check_group(len(group.nodes))
+        except ConfigError as problem:  # clients are away, or a sampler has drawn too many
+            raise Aborted(str(problem)) from None
         gradients, train = wanted[0].gradients, wanted[0].train
         parts = parts_of(current.layout, work.aggregator, gradients, train, group.largest)
         layout = layout_of(parts, len(Figures._fields), len(group.nodes), secure)

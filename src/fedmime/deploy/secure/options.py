@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from fedmime.deploy.messages import MOST_CLIENTS
@@ -20,7 +21,7 @@ class MaskError(ValueError):
 class SecureSum:
     """Sums of masked messages, in which no client's own message can be seen.
 
-    Clients hold these numbers themselves: a server cannot lower them.
+    A server offers these numbers. A client that was started with its own insists on them: see `agreed`.
 
     Args:
         bits: of each entry of a client's message, from 8 to 30. Entries are multiples of C / (2^(bits − 1) − 1), where
@@ -62,6 +63,46 @@ class SecureSum:
         if not self.minimum <= clients <= most:
             accepted = f"{self.minimum} to {most} clients with minimum={self.minimum} and bits={self.bits}"
             raise ConfigError(f"secure: a group must have {accepted}, got {clients}")
+
+
+def fields_of(secure: SecureSum | None) -> dict[str, Any] | None:
+    """The numbers as JSON can hold them; None where nothing is masked."""
+    return None if secure is None else dataclasses.asdict(secure)
+
+
+def of_fields(fields: Mapping[str, Any] | None) -> SecureSum | None:
+    """What `fields_of` has written.
+
+    Raises:
+        ConfigError: somebody else has.
+    """
+    names = [field.name for field in dataclasses.fields(SecureSum)]
+    if fields is not None and sorted(fields) != sorted(names):
+        raise ConfigError(f"secure: its fields must be {', '.join(names)}, got {', '.join(map(repr, fields))[:80]}")
+    return None if fields is None else SecureSum(**fields)
+
+
+def agreed(own: SecureSum | None, offered: SecureSum | None) -> SecureSum | None:
+    """How a client's messages are masked in a server's run: as the server offers, if the client accepts that.
+
+    Bits are the server's choice, since they decide how exact a sum is and not what it tells.
+
+    Args:
+        own: what the client insists on; None accepts every offer.
+        offered: the server's; None masks nothing.
+
+    Raises:
+        ConfigError: the client would be protected less than it insists on.
+    """
+    if own is None:
+        return offered
+    if offered is None:
+        raise ConfigError("secure: this client sends nothing without masks, and the server asks for none")
+    for name in ("minimum", "threshold"):
+        least, given = getattr(own, name), getattr(offered, name)
+        if given < least:
+            raise ConfigError(f"secure: this client insists on {name}={least:g} or more, the server has {given:g}")
+    return offered
 
 
 def check_secure(owner: str, value: Any) -> SecureSum | None:

@@ -47,6 +47,8 @@ class Work(NamedTuple):
     """How local steps use gradient differences, so that phase 1 can keep what phase 2 needs."""
     aggregator: Aggregator
     """What happens to the clients' messages before they are added or combined."""
+    losses: bool = False
+    """Whether the losses of single clients are asked for, too, because the sampler looks at them."""
 
     def by_steps(self, random: bool) -> bool:
         """Whether full gradients go through the mini-batches of local steps, with the random numbers of those.
@@ -139,6 +141,9 @@ class Answer(NamedTuple):
     """Why messages of this round were refused that were no client's reply: replays, duplicates, unasked ones."""
     cancelled: bool = False
     """Whether too few clients reported for the round to be carried out."""
+    losses: Callable[[], Mapping[int, float]] | None = None
+    """Where `Work.losses` asks for them, the mean of the mini-batch losses before each local step of every client whose
+    update was accepted, by position in the population; None of a back end that cannot say."""
 
 
 class Backend(Protocol):

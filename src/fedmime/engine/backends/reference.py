@@ -30,7 +30,7 @@ from fedmime.engine.backends.backend import (
 )
 from fedmime.engine.backends.randomized import draws_random_numbers
 from fedmime.engine.cohort import Batches, ClientId, Cohort, Columns, Member, first_column
-from fedmime.engine.contract import check_metrics
+from fedmime.engine.contract import check_metrics, example_metrics
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory
 from fedmime.errors import ClientFailed, ConfigError, FedmimeError
@@ -98,7 +98,7 @@ class ReferenceBackend(Simulated):
         loading = self._ready[work.round]
         gradients = [Accepted(work.aggregator.combiner.linear) for _ in points]
         updates = Accepted(work.aggregator.combiner.linear)
-        unclipped = 0
+        unclipped, losses = 0, {}
         for client in loading.clients:
             if points and client.member.probes:
                 with _stage(client.name, "its full gradient"):
@@ -106,7 +106,7 @@ class ReferenceBackend(Simulated):
                     unclipped += self._send_gradients(work, client, sent, bound, gradients)
             if message is not None and client.member.steps:
                 with _stage(client.name, "local training"):
-                    self._train(work, client, message, bound, updates)
+                    losses |= self._train(work, client, message, bound, updates)
         share = gradients[0].weight if gradients else 0.0
         refused = dict.fromkeys(loading.refused, Reason.DATA) | self._refused
         return Answer(
@@ -116,6 +116,7 @@ class ReferenceBackend(Simulated):
             len(loading.clients),
             lambda: refused,
             unclipped,
+            losses=lambda: losses,
         )
 
     def settle(self, work: Work, accepted: bool) -> None:
@@ -128,7 +129,8 @@ class ReferenceBackend(Simulated):
     def metrics(self, params: Any, batch: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """See `Backend.metrics`."""
         check_metrics(self.problem, params, batch)
-        return jax.device_get(self.problem.metrics(params, {name: jnp.asarray(a) for name, a in batch.items()}))
+        arrays = {name: jnp.asarray(column) for name, column in batch.items()}
+        return jax.device_get(example_metrics(self.problem, params, arrays))
 
     def close(self) -> None:
         """See `Backend.close`. There is nothing to let go of."""
@@ -179,8 +181,8 @@ class ReferenceBackend(Simulated):
             part.add(float(work.gradients[client.place]), g)
         return unclipped
 
-    def _train(self, work: Work, loaded: _Loaded, message: Message, bound: Any, accepted: Accepted) -> None:
-        """Train one client and send its update, unless the gate refuses it."""
+    def _train(self, work: Work, loaded: _Loaded, message: Message, bound: Any, accepted: Accepted) -> dict[int, float]:
+        """Train one client and send its update; its mean loss by its position, or nothing if the gate refuses it."""
         aggregator, index = work.aggregator, loaded.member.client
         client = _Client(self, work, loaded)
         reply: Reply = work.algorithm.local(message, client)
@@ -190,11 +192,12 @@ class ReferenceBackend(Simulated):
         keep = (reply.keep, delivered.residual) if aggregator.feedback else reply.keep
         if reason := int(delivered.reason) if finite(reply.keep) else Reason.NOT_FINITE:
             self._refused[index] = Reason(reason)
-            return
+            return {}
         self._new[index] = jax.device_get(keep)
         w, steps = float(work.updates[loaded.place]), loaded.member.steps
         figures = Figures(w, client.loss, client.drift, steps, w * steps, 1, delivered.unclipped)
         accepted.add(w, send, add, jnp.stack([jnp.asarray(figure, float) for figure in figures]))
+        return {index: float(client.loss) / steps}
 
 
 class _Client:

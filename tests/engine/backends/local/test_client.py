@@ -20,7 +20,7 @@ ALGORITHMS = {
 DENSE = fm.models.mlp(input_shape=(3,), hidden=(5,), classes=4)
 PROBLEMS = {  # one for each way to keep gradients at the anchor
     "factors": DENSE,
-    "factors of a CNN": fm.models.cnn(dropout=0.0),
+    "factors of a CNN": fm.models.cnn((8, 8, 1), 17, 0.0),
     "cache": dataclasses.replace(DENSE, factors=None),
 }
 
@@ -28,7 +28,7 @@ PROBLEMS = {  # one for each way to keep gradients at the anchor
 def _cohort(problem):
     """Clients of one to three steps, the last mini-batch not full."""
     random = np.random.default_rng(0)
-    shape, classes = ((28, 28, 1), 62) if problem.name == "cnn" else ((3,), 4)
+    shape, classes = ((8, 8, 1), 17) if problem.name == "cnn" else ((3,), 4)
     steps = (3, 1, 2)
     batches = [{"x": random.random((k, 4, *shape)), "y": random.integers(0, classes, (k, 4))} for k in steps]
     masks = [np.arange(4 * k).reshape(k, 4) < 4 * k - 2 for k in steps]

@@ -23,7 +23,7 @@ from fedmime.engine.backends.local.pool import Pool
 from fedmime.engine.backends.randomized import draws_random_numbers
 from fedmime.engine.backends.specification import Expected
 from fedmime.engine.cohort import Cohort, Columns, first_column
-from fedmime.engine.contract import check_metrics
+from fedmime.engine.contract import check_metrics, example_metrics
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory
 from fedmime.errors import ConfigError
@@ -123,7 +123,8 @@ class LocalBackend(Simulated):
             gradients, share, unclipped = self._gradients(work, laid, points, bound)
         totals = self._train(work, laid, message, bound) if message is not None and laid.trains else None
         refused = functools.partial(_refused, laid.refused, self._judged)
-        return Answer(gradients, share, totals, laid.clients, refused, unclipped)
+        losses = functools.partial(_losses, work.cohort, self._trained)
+        return Answer(gradients, share, totals, laid.clients, refused, unclipped, losses=losses)
 
     def settle(self, work: Work, accepted: bool) -> None:
         """See `Backend.settle`."""
@@ -269,6 +270,7 @@ class LocalBackend(Simulated):
             anchor.start,
             self._drift,
             jax.tree.leaves(self._model)[0].dtype.name,
+            work.losses,
         )
 
     def _waves(self, work: Work, laid: Laid) -> Iterator[Wave]:
@@ -349,6 +351,16 @@ def _refused(unusable: Sequence[int], judged: Sequence[tuple[list[Slot], Any]]) 
     return found
 
 
+def _losses(cohort: Cohort, trained: Sequence[tuple[Wave, programs.Gathered]]) -> dict[int, float]:
+    """The mean loss over its local steps of every client whose update was accepted."""
+    steps, found = {member.client: member.steps for member in cohort.training}, {}
+    for wave, gathered in trained:
+        sums, reasons = jax.device_get((gathered.losses, gathered.refused))
+        good = [(client, slot) for client, slot in _slots(wave.clients) if not reasons[slot]]
+        found |= {client: float(sums[slot]) / steps[client] for client, slot in good}
+    return found
+
+
 @jax.jit
 def _gather(waves: list[tuple[jax.Array, jax.Array, Any]], order: jax.Array) -> Kept:
     """Join arrays [lanes, clients, ...] of all waves to arrays [clients, ...] in a given order."""
@@ -361,4 +373,4 @@ def _gather(waves: list[tuple[jax.Array, jax.Array, Any]], order: jax.Array) -> 
 def _metrics(problem: Problem, params: Any, batch: Any, mesh: Mesh) -> dict[str, tuple[jax.Array, jax.Array]]:
     check_metrics(problem, params, batch)  # once, when the program is traced
     specs = {"mesh": mesh, "in_specs": (REPLICATED, SHARDED), "out_specs": SHARDED, "check_vma": False}
-    return jax.shard_map(problem.metrics, **specs)(params, batch)
+    return jax.shard_map(functools.partial(example_metrics, problem), **specs)(params, batch)

@@ -47,6 +47,8 @@ class Options(NamedTuple):
     drift: bool
     dtype: str
     """The model's."""
+    losses: bool = False
+    """Whether the losses of single clients are wanted, too."""
 
 
 class Gathered(NamedTuple):
@@ -58,6 +60,8 @@ class Gathered(NamedTuple):
     """The `Reason` of every client, as a number; `()` where nobody was judged."""
     messages: Any
     """The decoded messages, for a combiner that needs all of them; `()` otherwise."""
+    losses: Any = ()
+    """The sum of each client's mini-batch losses, if these are wanted; `()` otherwise."""
 
 
 @functools.partial(jax.jit, static_argnames=("problem", "options"))
@@ -203,9 +207,9 @@ def _train(
         reply = algorithm.local(message, client)
         return jax.tree.map(jnp.asarray, reply), residual, client.watch
 
-    def fold(i: jax.Array, carry: tuple[Totals, Any, jax.Array, Any]) -> tuple[Totals, Any, jax.Array, Any]:
+    def fold(i: jax.Array, carry: tuple[Totals, Gathered]) -> tuple[Totals, Gathered]:
         """Train client i and send its update. One that the gate refuses counts for nothing, whatever it holds."""
-        totals, new, refused, messages = carry
+        totals, (new, refused, messages, losses) = carry
         reply, residual, watch = local(i)
         trainee = lane.trainee(i)
         sender = sender_of(UPDATE, lane.key, trainee.client)
@@ -224,15 +228,16 @@ def _train(
             messages = put(messages, where(good, send, jax.tree.map(jnp.zeros_like, send)), i)
         totals = jax.tree.map(lambda total, term: total + jnp.where(good, term, 0), totals, each)
         new = put(new, jax.tree.map(lambda all_, leaf: jnp.where(good, leaf, all_[i]), new, keep), i)
-        return totals, new, refused.at[i].set(reason), messages
+        losses = put(losses, watch.loss if options.losses else (), i)
+        return totals, Gathered(new, refused.at[i].set(reason), messages, losses)
 
     like = jax.eval_shape(local, jnp.zeros((), jnp.int32))[0]
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
     totals = Totals(blank.send if linear else (), blank.add, jnp.zeros(len(Figures._fields), dtype))
     messages = jax.tree.map(lambda leaf: jnp.zeros((*shares.shape, *leaf.shape), leaf.dtype), blank.send)
-    start = (totals, kept, jnp.zeros(shares.shape, jnp.int32), () if linear else messages)
-    totals, new, refused, messages = lax.fori_loop(0, lane.tables.lengths[1], fold, start)
-    return totals, Gathered(new, refused, messages)
+    losses = jnp.zeros(shares.shape, dtype) if options.losses else ()
+    start = Gathered(kept, jnp.zeros(shares.shape, jnp.int32), () if linear else messages, losses)
+    return lax.fori_loop(0, lane.tables.lengths[1], fold, (totals, start))
 
 
 def put(tables: Any, rows: Any, i: jax.Array) -> Any:

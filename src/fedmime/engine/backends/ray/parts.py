@@ -21,6 +21,7 @@ from fedmime.aggregation.gate import Reason
 from fedmime.engine.backends.backend import Answer, Kept, Totals, Work
 from fedmime.engine.backends.local.layout import cost, deal
 from fedmime.engine.cohort import Batches, Cohort, Columns, Source
+from fedmime.engine.participation import RELIABLE
 from fedmime.engine.sampling import PopulationSource
 from fedmime.errors import DataError
 
@@ -94,6 +95,8 @@ class PartAnswer(NamedTuple):
     """What the worker found in clients' data, for `Intake.repeat`."""
     seconds: float
     """How long the worker has computed."""
+    losses: Mapping[int, float] = {}
+    """The mean losses of single clients, where they are asked for, by position in the population."""
 
 
 def split(work: Work, parts: int, population: Any) -> dict[int, Part]:
@@ -122,7 +125,8 @@ def _part(cohort: Cohort, places: Sequence[int], population: Any) -> Cohort:
     source, given = cohort.source, {"weights": None, "gradient_weights": None, "ids": names}
     if population is not None and isinstance(source, PopulationSource) and source.population is population:
         clients: Any = source.clients[np.asarray(places)]
-        travelling: Source = dataclasses.replace(source, population=None, clients=clients)
+        schedule = dataclasses.replace(source.schedule, participation=RELIABLE)  # a sampler stays here
+        travelling: Source = dataclasses.replace(source, schedule=schedule, population=None, clients=clients)
     else:
         batches = tuple(source.batches(p) if cohort.members[p].steps else None for p in places)
         travelling = Sent(tuple(_columns(source, place) for place in places), batches)
@@ -194,6 +198,7 @@ def added(answers: Sequence[PartAnswer], cohort: Cohort) -> Answer:
         sum(answer.clients for answer in answers),
         lambda: refused,
         sum(answer.unclipped for answer in answers),
+        losses=lambda: {client: loss for answer in answers for client, loss in answer.losses.items()},
     )
 
 

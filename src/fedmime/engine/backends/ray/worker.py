@@ -230,6 +230,7 @@ class _Run:
         answer = local.ask(work, points or (), message, ask.bound)
         sums = plain((answer.gradients, answer.share, answer.totals, answer.unclipped))
         refused = {client: int(reason) for client, reason in answer.refused().items()}
+        losses = answer.losses() if work.losses and answer.losses is not None else {}
         if message is not None:
             local.settle(work, accepted=True)  # frees what phase 1 kept, and collects what clients keep
         gradients, share, totals, unclipped = sums
@@ -239,7 +240,7 @@ class _Run:
         new = {} if memory is None else memory.new
         seconds = time.perf_counter() - start
         found = self._intake.taken()
-        return PartAnswer(gradients, share, totals, answer.clients, refused, unclipped, new, found, seconds)
+        return PartAnswer(gradients, share, totals, answer.clients, refused, unclipped, new, found, seconds, losses)
 
     def _memory(self, work: Work, kept: Slots | Sequence[Any] | None) -> PartMemory | SlotMemory | None:
         """What the clients that train have kept."""

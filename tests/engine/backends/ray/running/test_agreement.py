@@ -22,7 +22,10 @@ def _fast(names: Iterable[str], alike: set[str]) -> list[Any]:
     return [pytest.param(name, marks=[pytest.mark.slow] if name in alike else []) for name in names]
 
 
-@pytest.mark.parametrize("kind", _fast(KINDS, {"fedavg-adam", "fedprox", "loc_mime", "server_only_mvr"}))
+_ALIKE = {"fedavg-adam", "fedprox", "loc_mime", "server_only_mvr", "fedavg-client", "fedexp", "ghbm"}
+
+
+@pytest.mark.parametrize("kind", _fast(KINDS, _ALIKE))
 def test_every_kind_of_algorithm(ray: Ray, kind: str) -> None:
     agree(run(KINDS[kind], ray), expected(kind))
 
@@ -95,7 +98,7 @@ def test_a_recipe_of_the_users_own(ray: Ray) -> None:
     agree(run(algorithm, ray), run(algorithm, "local"))
 
 
-@pytest.mark.parametrize("kind", ["scaffold", "feddyn"])
+@pytest.mark.parametrize("kind", ["scaffold", "feddyn", "fedvarp"])
 def test_workers_write_what_clients_keep(ray: Ray, kind: str, tmp_path: Path) -> None:
     """With a directory, values are in its file: they do not pass through the driver, and resume finds them."""
     algorithm = KINDS[kind]
@@ -197,3 +200,11 @@ def test_a_run_tells_what_travelled_and_who_computed(ray: Ray, tmp_path: Path) -
     log = (tmp_path / "run" / "log.txt").read_text()
     for seat in workers().seats:
         assert f"{seat}: {ROUNDS} rounds, " in log
+
+
+def test_workers_tell_the_losses_of_single_clients(ray: Ray) -> None:
+    taking = {"participation": fm.Participation(sampler=fm.samplers.power_of_choice(7))}
+    ours, theirs = run(KINDS["fedavg"], ray, **taking), run(KINDS["fedavg"], "local", **taking)
+    agree(ours, theirs)
+    np.testing.assert_allclose(ours.state.losses, theirs.state.losses, rtol=1e-6)
+    assert np.isfinite(ours.state.losses).any()
