@@ -5,7 +5,7 @@ import functools
 import jax
 import numpy as np
 
-from fedmime.aggregation.encoder import SERVER, UPDATE, Sender, decode, encode
+from fedmime.aggregation.encoder import SERVER, UPDATE, Sender, decode_chain, encode_chain
 
 
 def shapes(values):
@@ -14,13 +14,13 @@ def shapes(values):
 
 @functools.partial(jax.jit, static_argnums=0)
 def send(encoder, values, key):
-    return encode([encoder], values, Sender(UPDATE, SERVER, key))
+    return encode_chain([encoder], values, Sender(UPDATE, SERVER, key))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))
 def _draws(encoder, values, count):
     def one(key):
-        return decode([encoder], send(encoder, values, key), shapes(values), Sender(UPDATE, SERVER, key))
+        return decode_chain([encoder], send(encoder, values, key), shapes(values), Sender(UPDATE, SERVER, key))
 
     return jax.vmap(one)(jax.random.split(jax.random.key(1), count))
 

@@ -22,7 +22,7 @@ def _sent(attack: attacks.Attack, messages: list[jax.Array], clients: jax.Array)
     def send(values: list[jax.Array], client: jax.Array) -> list[jax.Array]:
         sender = encoder.Sender(encoder.UPDATE, client, KEY)
         like = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in values]
-        return encoder.decode([attack], encoder.encode([attack], values, sender), like, sender)
+        return encoder.decode_chain([attack], encoder.encode_chain([attack], values, sender), like, sender)
 
     return jax.vmap(send)(messages, clients)
 

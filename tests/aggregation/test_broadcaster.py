@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import fedmime as fm
-from fedmime.aggregation import broadcaster, wire
-from fedmime.aggregation.broadcaster import EXACT, Broadcaster
+from fedmime.aggregation import wire
+from fedmime.aggregation.aggregator import EXACT, Broadcaster, receive_broadcast, wire_like
 
 g = fm.aggregation
 KEY = jax.random.key(5)
@@ -25,10 +25,10 @@ def test_clients_decode_what_a_simulation_gives_them(down: Any) -> None:
     received = sending((X, M, M))
     for array in jax.tree.leaves(received):
         like, stream = jax.ShapeDtypeStruct(array.shape, array.dtype), sending.stream(array)
-        form = broadcaster.wire_like(aggregator, like, stream)
+        form = wire_like(aggregator, like, stream)
         data = wire.pack(jax.device_get(sending.wire(array)))
         assert len(data) == wire.nbytes(form)
-        decoded = broadcaster.received(aggregator, wire.unpack(data, form), like, KEY, stream)
+        decoded = receive_broadcast(aggregator, wire.unpack(data, form), like, KEY, stream)
         np.testing.assert_array_equal(decoded, array)
     assert received[1] is received[2]
     assert (down is None) == (received[1] is M)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aggregation.encoding import draws, send, shapes
-from fedmime.aggregation.encoder import SERVER, UPDATE, Sender, decode
+from fedmime.aggregation.encoder import SERVER, UPDATE, Sender, decode_chain
 from fedmime.aggregation.low_rank import low_rank
 from fedmime.aggregation.wire import Integers, nbytes, pack, unpack
 from fedmime.errors import ConfigError
@@ -74,7 +74,7 @@ def test_messages_through_bytes_and_loops(kind) -> None:
     assert len(data) == nbytes(wire) < nbytes(values)
 
     def receive(encoded, key):
-        return decode([encoder], encoded, shapes(values), Sender(UPDATE, SERVER, key))
+        return decode_chain([encoder], encoded, shapes(values), Sender(UPDATE, SERVER, key))
 
     sent = jax.jit(receive)(unpack(data, wire), keys[1])
     body = lambda i, _: receive(send(encoder, values, keys[i]), keys[i])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedmime.aggregation.encoder import SERVER, UPDATE, Sender, decode, encode
+from fedmime.aggregation.encoder import SERVER, UPDATE, Sender, decode_chain, encode_chain
 from fedmime.aggregation.low_rank import low_rank
 from fedmime.aggregation.quantization import Quantize, _hadamard, _rotate, _rotate_back, quantize, random_bits
 from fedmime.aggregation.sparsification import random_k, top_k
@@ -38,11 +38,11 @@ def shapes(values) -> list[jax.ShapeDtypeStruct]:
 
 @functools.partial(jax.jit, static_argnums=0)
 def send(encoders, values, key):
-    return encode(encoders, values, sender(key=key))
+    return encode_chain(encoders, values, sender(key=key))
 
 
 def there_and_back(encoders, values, key) -> list[jax.Array]:
-    return decode(encoders, send(encoders, values, key), shapes(values), sender(key=key))
+    return decode_chain(encoders, send(encoders, values, key), shapes(values), sender(key=key))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))
@@ -143,9 +143,9 @@ def test_32_bits_change_nothing(rotate: bool) -> None:
     encoder = quantize(32, rotate)
     assert isinstance(encoder, Quantize)
     values = [*arrays(), *arrays(np.float64), jnp.asarray([np.nan, -0.0, np.inf])]
-    encoded = encode([encoder], values, sender())
+    encoded = encode_chain([encoder], values, sender())
     assert nbytes(encoded) == nbytes(values)
-    for found, value in zip(decode([encoder], encoded, shapes(values), sender()), values, strict=True):
+    for found, value in zip(decode_chain([encoder], encoded, shapes(values), sender()), values, strict=True):
         assert (found.dtype, np.asarray(found).tobytes()) == (value.dtype, np.asarray(value).tobytes())
 
 
@@ -168,7 +168,7 @@ def test_chains_through_bytes_loops_and_maps(name: str) -> None:
     encoded = send(encoders, values, keys[1, 1])
     wire = jax.eval_shape(functools.partial(send, encoders), values, keys[1, 1])
     assert nbytes(wire) == len(pack(encoded)) < size * nbytes(values)
-    receive = jax.jit(lambda encoded: decode(encoders, encoded, shapes(values), sender(key=keys[1, 1])))
+    receive = jax.jit(lambda encoded: decode_chain(encoders, encoded, shapes(values), sender(key=keys[1, 1])))
     sent = receive(unpack(pack(encoded), wire))
 
     clients = jax.vmap(lambda key: there_and_back(encoders, values, key))
@@ -183,9 +183,9 @@ def test_what_is_not_quantized() -> None:
     """Integers, empty arrays and arrays of so few weights that nothing would be saved are sent as they are."""
     values = [jnp.arange(9), jnp.zeros((0, 3)), jnp.float32(2.5), jnp.asarray([1.5, 2.5], jnp.float32)]
     values += [Integers(jnp.arange(5, dtype=jnp.uint8), 3)]
-    encoded = encode((quantize(8),), values, sender())
+    encoded = encode_chain((quantize(8),), values, sender())
     assert nbytes(encoded) == nbytes(values)
-    found = decode([quantize(8)], encoded, values, sender())
+    found = decode_chain([quantize(8)], encoded, values, sender())
     jax.tree.map(np.testing.assert_array_equal, found, values)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aggregation.encoding import draws, send
-from fedmime.aggregation.encoder import SERVER, UPDATE, Sender, decode
+from fedmime.aggregation.encoder import SERVER, UPDATE, Sender, decode_chain
 from fedmime.aggregation.sparsification import random_k, top_k
 from fedmime.aggregation.wire import Integers, nbytes, pack, unpack
 from fedmime.errors import ConfigError
@@ -81,7 +81,7 @@ def test_foreign_positions_are_ignored() -> None:
     """A faulty client cannot make the server write outside the array."""
     encoded = send(top_k(0.1), [np.arange(100.0)], jax.random.key(0))
     wrong = encoded._replace(side=([Integers(np.full(10, 127, np.uint8), 7)],))
-    (found,) = decode(
+    (found,) = decode_chain(
         [top_k(0.1)], wrong, [jax.ShapeDtypeStruct((100,), jnp.float64)], Sender(UPDATE, 0, jax.random.key(0))
     )
     assert not found.any()
@@ -109,7 +109,7 @@ def test_messages_through_bytes_and_loops(factory) -> None:
     assert len(data) == nbytes(wire)
 
     def receive(encoded, key):
-        return decode([encoder], encoded, values, Sender(UPDATE, SERVER, key))
+        return decode_chain([encoder], encoded, values, Sender(UPDATE, SERVER, key))
 
     sent = jax.jit(receive)(unpack(data, wire), keys[1])
     body = lambda i, _: receive(send(encoder, values, keys[i]), keys[i])

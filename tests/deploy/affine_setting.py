@@ -9,8 +9,7 @@ import jax
 import numpy as np
 
 import fedmime as fm
-from fedmime.aggregation.aggregator import PLAIN
-from fedmime.aggregation.broadcaster import Broadcaster
+from fedmime.aggregation.aggregator import PLAIN, Broadcaster
 from fedmime.algorithms.abstract import anchor_of
 from fedmime.deploy import affine
 from fedmime.deploy.dialect import Offer

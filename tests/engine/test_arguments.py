@@ -7,9 +7,8 @@ import pytest
 import fedmime as fm
 from engine.setting import PROBLEM, a, columns, model, o, population
 from fedmime.aggregation.aggregator import PLAIN
-from fedmime.engine.arguments import blank_memory, check_population, check_round, check_run, schedule_of
+from fedmime.engine.arguments import blank_memory, check_round, check_run, intake_of, schedule_of
 from fedmime.engine.cohort import Cohort
-from fedmime.engine.intake import Intake
 from fedmime.engine.round import remembered
 from fedmime.engine.sampling import Schedule
 from fedmime.errors import ConfigError, DataError
@@ -90,7 +89,7 @@ def test_clients_and_test_set_are_looked_at_before_the_first_round() -> None:
     params = problem.init(jax.random.key(0))
     good, bad = columns(rng, 3), columns(rng, 3)
     bad["y"][1] = 7
-    look = lambda clients: check_population(Intake(problem.check), problem, params, clients)
+    look = lambda clients: intake_of(problem, False, params, clients)
     look(fm.data.from_arrays({"a": good}, test=good))
     with pytest.raises(DataError, match=r"^test set: logistic: field 'y' must hold labels in \[0, 2\], got 7"):
         look(fm.data.from_arrays({"a": good}, test=bad))

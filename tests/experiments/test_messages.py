@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fedmime as fm
-from fedmime.aggregation.aggregator import chain
+from fedmime.aggregation.chains import chain
 from fedmime.cli.main import main
 from fedmime.errors import ConfigError
 from fedmime.experiments import messages, recipes, tasks

@@ -3,8 +3,9 @@
 `fm.simulate(…, aggregation=…)` takes what one of these functions returns, or a `chain` of them.
 """
 
-from fedmime.aggregation.aggregator import Aggregation, Aggregator, chain, error_feedback
+from fedmime.aggregation.aggregator import Aggregator
 from fedmime.aggregation.attacks import attack, attackers, flip_labels
+from fedmime.aggregation.chains import Aggregation, chain, error_feedback
 from fedmime.aggregation.clipping import clip
 from fedmime.aggregation.combiner import Combiner, mean
 from fedmime.aggregation.encoder import Encoder

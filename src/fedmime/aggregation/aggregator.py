@@ -1,9 +1,10 @@
 """The aggregator of a run: what happens to messages between clients and the server's mean.
 
 A client encodes what it sends (`send`), the server decodes it (`receive`), judges it and combines the messages of the
-cohort. It is the same for updates and for full gradients; `broadcaster.py` has the way down. All of it is pure
-functions, so a simulated round and a deployed one share one text: in a simulation a message is encoded and decoded at
-once (`deliver`), inside the compiled loop.
+cohort. It is the same for updates and for full gradients. What the server broadcasts goes the other way, through a
+`Broadcaster`. Encoding and decoding are pure functions, so a simulated round and a deployed one share one text: in a
+simulation a message is encoded and decoded at once (`deliver`), inside the compiled loop. `chains.py` makes
+aggregators.
 """
 
 from __future__ import annotations
@@ -18,18 +19,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedmime.aggregation import encoder as encoders_
 from fedmime.aggregation.accounting import MOST_RELEASES, Ledger, Sampling, epsilon
 from fedmime.aggregation.clipping import Clip, scaled, within
 from fedmime.aggregation.combiner import Combiner, Mean
-from fedmime.aggregation.encoder import BROADCAST, GRADIENT, UPDATE, Encoded, Encoder, Sender
+from fedmime.aggregation.encoder import (
+    BROADCAST,
+    GRADIENT,
+    SERVER,
+    UPDATE,
+    Encoded,
+    Encoder,
+    Sender,
+    decode_chain,
+    encode_chain,
+)
 from fedmime.aggregation.gate import Reason, judge
 from fedmime.aggregation.privacy import Gaussian, Norms
-from fedmime.aggregation.quantization import Quantize
-from fedmime.aggregation.sparsification import RandomK
-from fedmime.errors import ConfigError
 from fedmime.hyperparameters import at_round, recipe, static
-from fedmime.validation import quote
 from fedmime.vector import Vector, finite
 
 # Random streams of a round's key: local steps draw from streams 0, 1, …, full gradients from 2^30 on.
@@ -108,7 +114,7 @@ class Aggregator:
         return dataclasses.replace(self, encoders=encoders)
 
     def spend(self, state: Any, releases: int) -> Any:
-        """The state after a round in which so many messages were released. Rounds are only ever added."""
+        """The state after a round in which so many messages were released."""
         if self.privacy is None:
             return state
         counts = np.array(state.rounds)
@@ -129,9 +135,9 @@ class Aggregator:
         norm = _next_norm(self.privacy, state.norms.of(kind), _noise_key(key, 0), unclipped, reported, planned, kind)
         return state._replace(norms=state.norms._replace(**{kind: np.asarray(norm, np.float32)}))
 
-    def epsilon(self, state: Any, sampling: Sampling) -> float:
+    def epsilon(self, state: Any, sampling: Sampling | None) -> float:
         """ε of everything that was released so far; NaN where nothing is private."""
-        if self.privacy is None:
+        if self.privacy is None or sampling is None:
             return math.nan
         ledger = Ledger(self.privacy.noise_multiplier, sampling, np.asarray(state.rounds))
         return epsilon(ledger, self.privacy.delta)
@@ -139,13 +145,13 @@ class Aggregator:
     def encode(self, message: Any, sender: Sender) -> Wire:
         """What is sent of a message, any pytree of arrays."""
         floats, rest, _ = _parted(message)
-        return Wire(encoders_.encode(self._encoders_of(sender), floats, sender), rest)
+        return Wire(encode_chain(self._encoders_of(sender), floats, sender), rest)
 
     def decode(self, wire: Wire, like: Any, sender: Sender) -> Any:
         """What the receiver makes of it; `like` has the structure, shapes and types of the message."""
         floats, _, joined = _parted(like)
         shapes = [jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype) for leaf in floats]
-        return joined(encoders_.decode(self._encoders_of(sender), wire.encoded, shapes, sender), wire.rest)
+        return joined(decode_chain(self._encoders_of(sender), wire.encoded, shapes, sender), wire.rest)
 
     def _encoders_of(self, sender: Sender) -> tuple[Encoder, ...]:
         return self.down if sender.kind == BROADCAST else self.encoders
@@ -233,12 +239,12 @@ class Aggregator:
 
 
 class Delivered(NamedTuple):
-    """What became of a message."""
+    """A client's message as the server received it, with the gate's verdict."""
 
     message: Any
-    """As the server received it."""
+    """The decoded message."""
     residual: Any
-    """What the client keeps of what was lost."""
+    """What the encoding lost; the client keeps it for its next update if the aggregator has error feedback."""
     reason: Any
     """Why the gate refuses it, a `Reason` as a number; zero if it is accepted."""
     unclipped: Any
@@ -251,7 +257,7 @@ class Spending(NamedTuple):
     norms: Norms
     """The clipping norms of the next round."""
     rounds: np.ndarray
-    """Rounds by their number of releases [4]: the ledger of privacy. They are only ever added."""
+    """Number of rounds with 0, 1, 2 and 3 releases [4], the ledger of what privacy has spent."""
 
 
 def _noise_key(key: jax.Array, number: int) -> jax.Array:
@@ -310,83 +316,76 @@ def _parted(message: Any) -> tuple[list[Any], list[Any], Callable[[list[Any], li
     return floats, rest, joined
 
 
-Aggregation = Encoder | Combiner | Gaussian | Aggregator
+EXACT = -1
+"""The stream number that marks a broadcast array that is sent without encoding."""
 
 
-def chain(*parts: Aggregation, down: Encoder | None = None) -> Aggregator:
-    """One aggregator of several steps, in the order in which clients take them.
+class Broadcaster:
+    """The server's arrays on their way to the clients of one round.
 
-    >>> import fedmime as fm
-    >>> fm.aggregation.chain(fm.aggregation.clip(1.0), fm.aggregation.quantize(bits=8)).by_client
-    True
+    An array that is sent twice, such as x with the request for gradients and again with the message, is encoded once.
+    Arrays are recognised by their identity; those that were sent are held, so that their identities stay their own.
 
     Args:
-        parts: encoders (`clip`, `quantize`, `random_k`, `top_k`, `low_rank`, `attack`), at most one combiner (`mean`,
-            `median`, `trimmed_mean`, `geometric_median`, `krum`), and what `error_feedback` or `gaussian` return.
-        down: a quantizer for what the server broadcasts; by default it goes uncompressed.
+        aggregator: its `down` encodes what is sent.
+        key: the round's.
     """
-    whole = [_single(part) for part in parts]
-    encoders = tuple(one for part in whole for one in part.encoders)
-    combiners = [part.combiner for part in whole if not isinstance(part.combiner, Mean)]
-    noises = [part.privacy for part in whole if part.privacy is not None]
-    downs = [one for part in whole for one in part.down] + ([] if down is None else [down])
-    feedback = any(part.feedback for part in whole)
-    _check(encoders, downs, combiners, noises, feedback)
-    return Aggregator(
-        tuple(one for one in encoders if not one.changes_nothing),
-        tuple(one for one in downs if not one.changes_nothing),
-        combiners[0] if combiners else Mean(),
-        noises[0] if noises else None,
-        feedback,
-    )
+
+    def __init__(self, aggregator: Aggregator, key: jax.Array) -> None:
+        self._aggregator, self._key = aggregator, key
+        self._seen: dict[int, tuple[jax.Array, jax.Array]] = {}  # by identity: an array, and as it is received
+        self._encoded: dict[int, tuple[jax.Array, int]] = {}  # by the identity of what is received: array and stream
+
+    def __call__(self, message: Any, exact: Any = ()) -> Any:
+        """What clients receive of a message, any pytree; `exact` holds arrays of it that must arrive as they are."""
+        if not self._aggregator.down:
+            return message
+        for leaf in jax.tree.leaves(exact):
+            self._seen.setdefault(id(leaf), (leaf, leaf))
+        for leaf in jax.tree.leaves(message):
+            if id(leaf) not in self._seen:
+                stream = len(self._seen)
+                received = _broadcast(self._aggregator, leaf, self._key, stream)
+                self._seen[id(leaf)] = leaf, received
+                self._encoded[id(received)] = leaf, stream
+        return jax.tree.map(lambda leaf: self._seen[id(leaf)][1], message)
+
+    def stream(self, received: jax.Array) -> int:
+        """The number of the random stream by which an array that clients receive is encoded, or `EXACT`."""
+        return self._encoded[id(received)][1] if id(received) in self._encoded else EXACT
+
+    def wire(self, received: jax.Array) -> Any:
+        """What is sent for clients to receive this array: its encoded form, or the array itself."""
+        if id(received) not in self._encoded:
+            return received
+        array, stream = self._encoded[id(received)]
+        return _encode(self._aggregator, array, self._key, stream)
 
 
-def _single(part: Aggregation) -> Aggregator:
-    """The aggregator of one step."""
-    if isinstance(part, Aggregator):
-        return part
-    if isinstance(part, Encoder):
-        return Aggregator(encoders=(part,))
-    if isinstance(part, Combiner):
-        return Aggregator(combiner=part)
-    if isinstance(part, Gaussian):
-        without = part.noise_multiplier == 0 and part.quantile is None  # no noise: the mean of clipped messages
-        return Aggregator(encoders=(part.clipping(),), privacy=None if without else part)
-    raise ConfigError(f"chain: parts must come from fm.aggregation, got {quote(part)}")
+def wire_like(aggregator: Aggregator, like: Any, stream: int) -> Any:
+    """The structure of what is sent for an array of this shape and type."""
+    return like if stream == EXACT else jax.eval_shape(_encode, aggregator, like, jax.random.key(0), stream)
 
 
-def _check(
-    encoders: tuple[Encoder, ...], downs: list[Any], combiners: list[Combiner], noises: list[Gaussian], feedback: bool
-) -> None:
-    """Refuse steps that do not go together."""
-    if len(combiners) > 1:
-        raise ConfigError(f"chain: give one combiner, got {', '.join(type(c).__name__ for c in combiners)}")
-    if noises and (len(noises) > 1 or combiners or feedback or sum(isinstance(one, Clip) for one in encoders) > 1):
-        others = "another gaussian, another clip, error_feedback or a combiner other than mean"
-        raise ConfigError(f"chain: gaussian bounds what one client changes, which does not go with {others}")
-    if feedback and not all(one.compresses for one in encoders):
-        raise ConfigError("chain: error_feedback keeps what compression loses; it does not go with clip or attack")
-    if len(downs) > 1:
-        raise ConfigError(f"chain: broadcasts take one quantizer, got {len(downs)}")
-    if downs and not isinstance(downs[0], Quantize):
-        raise ConfigError(f"chain: down must come from quantize, which keeps every entry of x, got {quote(downs[0])}")
-    if any(isinstance(one, Quantize) and not one.changes_nothing for one in encoders[:-1]):
-        raise ConfigError("chain: quantize must be the last encoder: nothing can be made of its integers")
+def receive_broadcast(aggregator: Aggregator, wire: Any, like: Any, key: jax.Array, stream: int) -> jax.Array:
+    """The client's half: the array that was sent, of the shape and type of `like`; `key` is the round's."""
+    if stream == EXACT:
+        return wire
+    return _decode(aggregator, wire, key, stream, like=jax.ShapeDtypeStruct(like.shape, like.dtype))
 
 
-def error_feedback(encoder: Encoder | Aggregator) -> Aggregator:
-    """Let every client add what the encoding of its update lost to its next update.
+@jax.jit
+def _encode(aggregator: Aggregator, array: jax.Array, key: jax.Array, stream: Any) -> Wire:
+    return aggregator.encode(array, sender_of(BROADCAST, key, SERVER, stream))
 
-    A biased encoder such as `top_k` then loses nothing for good. It needs clients that keep a vector of the model's
-    size between the rounds they take part in, as those of SCAFFOLD do. A stateless client has no error to feed back,
-    nor has one that is seen once, as in a large population. Full gradients have none either: they belong to one point.
 
-    The error must be shorter than the message, or it grows from round to round. That of `random_k` is not, because it
-    multiplies what it sends to be unbiased; that of `quantize` with one or two bits may not be.
+@functools.partial(jax.jit, static_argnames="like")
+def _decode(aggregator: Aggregator, wire: Wire, key: jax.Array, stream: Any, like: Any) -> jax.Array:
+    return aggregator.decode(wire, like, sender_of(BROADCAST, key, SERVER, stream))
 
-    Reference: Karimireddy et al., 2019, https://arxiv.org/abs/1901.09847
-    """
-    whole = chain(encoder)
-    if any(isinstance(one, RandomK) for one in whole.encoders):
-        raise ConfigError("error_feedback: the error of random_k, which is unbiased, would grow without end; use top_k")
-    return dataclasses.replace(whole, feedback=True)
+
+@jax.jit
+def _broadcast(aggregator: Aggregator, array: jax.Array, key: jax.Array, stream: Any) -> jax.Array:
+    """Both halves at once, as in a simulation, where nothing is packed."""
+    sender = sender_of(BROADCAST, key, SERVER, stream)
+    return aggregator.decode(aggregator.encode(array, sender), array, sender)

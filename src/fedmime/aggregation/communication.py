@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from fedmime.aggregation import wire
-from fedmime.aggregation.aggregator import PLAIN, Aggregation, Aggregator, chain, distinct
+from fedmime.aggregation.aggregator import PLAIN, Aggregator, distinct
+from fedmime.aggregation.chains import Aggregation, chain
 from fedmime.aggregation.encoder import BROADCAST, GRADIENT, UPDATE, Sender
 from fedmime.algorithms.abstract import AbstractClient
 from fedmime.algorithms.algorithm import Algorithm

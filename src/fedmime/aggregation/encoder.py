@@ -46,6 +46,12 @@ class Encoder(abc.ABC):
     """Whether the expectation of the decoded message, over the sender's key, is the message."""
     compresses: ClassVar[bool] = True
     """Whether it saves bytes. Error feedback keeps what such encoders lose, and goes with no others."""
+    amplifies: ClassVar[bool] = False
+    """Whether what it loses can be longer than the message, so that error feedback would grow without end."""
+    last: ClassVar[bool] = False
+    """Whether its values are integers, which no encoder after it can encode."""
+    downward: ClassVar[bool] = False
+    """Whether it may encode broadcasts: it keeps every entry of the server's arrays."""
 
     @property
     def changes_nothing(self) -> bool:
@@ -61,7 +67,7 @@ class Encoder(abc.ABC):
         """The arrays that the server makes of it, with the given shapes and types."""
 
 
-def encode(encoders: Sequence[Encoder], values: list[jax.Array], sender: Sender) -> Encoded:
+def encode_chain(encoders: Sequence[Encoder], values: list[jax.Array], sender: Sender) -> Encoded:
     """Encode by several encoders in order; the sides of all of them go along."""
     sides = []
     for number, encoder in enumerate(encoders):
@@ -70,8 +76,8 @@ def encode(encoders: Sequence[Encoder], values: list[jax.Array], sender: Sender)
     return Encoded(values, tuple(sides))
 
 
-def decode(encoders: Sequence[Encoder], encoded: Encoded, like: Shapes, sender: Sender) -> list[jax.Array]:
-    """Undo `encode` for arrays like the given ones."""
+def decode_chain(encoders: Sequence[Encoder], encoded: Encoded, like: Shapes, sender: Sender) -> list[jax.Array]:
+    """Undo `encode_chain` for arrays like the given ones."""
     shapes = [like]  # before each encoder
     for number, encoder in enumerate(encoders[:-1]):
         step = lambda values, encoder=encoder, number=number: encoder.encode(values, own(sender, number)).values
@@ -83,5 +89,5 @@ def decode(encoders: Sequence[Encoder], encoded: Encoded, like: Shapes, sender: 
 
 
 def own(sender: Sender, number: int) -> Sender:
-    """The sender as the encoder at a place of a chain sees it: with a random key of its own."""
+    """The sender with the random key of the encoder at position `number` of a chain."""
     return sender._replace(key=jax.random.fold_in(sender.key, number))

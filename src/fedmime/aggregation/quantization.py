@@ -6,6 +6,8 @@ core, Threefry alone would cost three times as much as everything else that quan
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +27,9 @@ _RADIX = 16  # a Walsh-Hadamard transform of a block is done by products with ma
 @recipe
 class Quantize(Encoder):
     """Stochastic uniform quantization as a recipe; `quantize` explains its arguments."""
+
+    last: ClassVar[bool] = True
+    downward: ClassVar[bool] = True
 
     bits: int = static()
     rotate: bool = static()

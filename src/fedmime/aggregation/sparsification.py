@@ -20,6 +20,8 @@ from fedmime.validation import SHARE, real
 class RandomK(Encoder):
     """Random weights as a recipe; `random_k` explains its number."""
 
+    amplifies: ClassVar[bool] = True
+
     fraction: float = static()
 
     def encode(self, values: list[jax.Array], sender: Sender) -> Encoded:

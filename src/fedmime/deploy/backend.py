@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedmime.aggregation.broadcaster import Broadcaster
+from fedmime.aggregation.aggregator import Broadcaster
 from fedmime.aggregation.communication import Cost
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
 from fedmime.aggregation.gate import Reason
@@ -33,8 +33,7 @@ from fedmime.deploy.roster import Roster
 from fedmime.deploy.secret import Secret
 from fedmime.deploy.secure.options import SecureSum
 from fedmime.deploy.transport import Transport
-from fedmime.engine.backends.accepted import Accepted
-from fedmime.engine.backends.backend import Answer, Figures, Problem, Work
+from fedmime.engine.backends.backend import Accepted, Answer, Figures, Problem, Work
 from fedmime.engine.backends.local.dispatch import LocalBackend
 from fedmime.engine.backends.specification import NO_NEEDS, Needs
 from fedmime.engine.intake import Intake

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 
 from fedmime.aggregation import wire
-from fedmime.aggregation.broadcaster import Broadcaster
+from fedmime.aggregation.aggregator import Broadcaster
 from fedmime.algorithms.algorithm import Message
 from fedmime.deploy.layout import Layout
 from fedmime.deploy.messages import NOTHING, PRIME, Ask, packed

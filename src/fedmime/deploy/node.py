@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmime.aggregation.aggregator import Aggregation
+from fedmime.aggregation.chains import Aggregation
 from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.algorithm import Algorithm
 from fedmime.compilation import prepare

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedmime import engine
-from fedmime.aggregation.aggregator import Aggregation
+from fedmime.aggregation.chains import Aggregation
 from fedmime.algorithms.algorithm import Algorithm
 from fedmime.deploy import affine
 from fedmime.deploy.backend import Deployed

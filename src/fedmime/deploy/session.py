@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedmime.aggregation import broadcaster, wire
-from fedmime.aggregation.aggregator import Aggregator
-from fedmime.aggregation.broadcaster import EXACT
+from fedmime.aggregation import wire
+from fedmime.aggregation.aggregator import EXACT, Aggregator, receive_broadcast, wire_like
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
 from fedmime.aggregation.gate import Reason
 from fedmime.aggregation.privacy import Norms
@@ -131,7 +130,7 @@ class Session:
     @functools.cached_property
     def most_payload(self) -> int:
         """The bytes of a request that sends every array there is, in its longer form, and what masks need beside."""
-        forms = [[broadcaster.wire_like(self._aggregator, a, s) for s in (EXACT, 0)] for a in self._layout.shapes]
+        forms = [[wire_like(self._aggregator, a, s) for s in (EXACT, 0)] for a in self._layout.shapes]
         return sum(max(map(wire.nbytes, each)) for each in forms) + (MOST_BESIDE if self._masking else 0)
 
     def masked(self, mask: Mask, payload: bytes) -> bytes:
@@ -223,11 +222,11 @@ class Session:
         shapes = self._layout.shapes
         if any(not 0 <= slot < len(shapes) for slot, _ in ask.arrays):
             raise FrameError(f"ask: slots of arrays must lie in 0..{len(shapes) - 1}, got {list(ask.arrays)!r:.80}")
-        likes = [broadcaster.wire_like(aggregator, shapes[slot], stream) for slot, stream in ask.arrays]
+        likes = [wire_like(aggregator, shapes[slot], stream) for slot, stream in ask.arrays]
         if len(payload) != wire.nbytes(likes):
             raise FrameError(f"ask: its arrays have {wire.nbytes(likes)} bytes, got {len(payload)}")
         return {
-            slot: broadcaster.received(aggregator, sent, shapes[slot], key, stream)
+            slot: receive_broadcast(aggregator, sent, shapes[slot], key, stream)
             for (slot, stream), sent in zip(ask.arrays, wire.unpack(payload, likes), strict=True)
         }
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedmime.aggregation.aggregator import PLAIN, Aggregation, Aggregator, chain
+from fedmime.aggregation.aggregator import PLAIN, Aggregator
+from fedmime.aggregation.chains import Aggregation, chain
 from fedmime.algorithms.algorithm import Algorithm
 from fedmime.deploy.messages import Hello, parameters_digest
 from fedmime.deploy.secure.options import SecureSum, fields_of

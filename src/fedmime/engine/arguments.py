@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from fedmime.aggregation.accounting import MOST_RELEASES, Sampling
-from fedmime.aggregation.aggregator import PLAIN, Aggregation, Aggregator, by_length, chain
+from fedmime.aggregation.aggregator import PLAIN, Aggregator, by_length
+from fedmime.aggregation.chains import Aggregation, chain
 from fedmime.algorithms.abstract import reply_of
 from fedmime.algorithms.algorithm import Algorithm, Reply, State
 from fedmime.engine import samplers
@@ -190,12 +191,13 @@ def blank_memory(blank: Any, schedule: Schedule) -> Any:
     return blank
 
 
-def check_population(intake: Intake, problem: Any, model: Any, population: Clients) -> None:
-    """Refuse data before the first round that would otherwise end a run in the midst of it.
+def intake_of(problem: Any, pooled: bool, model: Any, population: Clients) -> Intake:
+    """The intake of a run. Data that would end the run in the midst of it is refused before the first round.
 
     Clients in memory are all looked at; those of a store when they are drawn, since reading it all may take hours; and
     clients that are elsewhere look at their own data.
     """
+    intake = Intake.of_run(problem.check, pooled)
     if getattr(population, "resident", False):
         intake.look_at_all(population)
     elif not getattr(population, "elsewhere", False):
@@ -203,6 +205,7 @@ def check_population(intake: Intake, problem: Any, model: Any, population: Clien
     if population.test is not None:
         intake.accept("test set", population.test)
         check_metrics(problem, model, population.test)
+    return intake
 
 
 def check_round(

@@ -13,12 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from fedmime.algorithms.algorithm import State, params
 from fedmime.engine.backends.backend import Backend
 from fedmime.engine.cohort import ClientId, client_id
 from fedmime.engine.metrics import client_sums, evenly_spaced, mean_metrics, means, stream_metrics, worst
 from fedmime.validation import count
 
 _MOST_CLIENTS = 500  # clients that are evaluated one by one
+
+EachClient = Callable[[int, list[ClientId], dict[str, np.ndarray], np.ndarray], None]
+"""Receives the metrics of single clients: the round, their ids, the values of every metric [clients] and their numbers
+of test examples [clients]."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,12 +63,11 @@ class EvaluationSchedule:
         self,
         backend: Backend,
         population: Any,
-        model: Any,
-        done: int,
+        state: State,
         last: bool,
-        each_client: Callable[[int, list[ClientId], dict[str, np.ndarray], np.ndarray], None],
+        each_client: EachClient,
     ) -> dict[str, float]:
-        """Evaluate what is due after `done` rounds.
+        """Evaluate what is due after a round.
 
         At most `_MOST_CLIENTS` clients are evaluated one by one, evenly spaced in the population, so that the same
         clients are compared in every evaluation.
@@ -71,33 +75,42 @@ class EvaluationSchedule:
         Args:
             backend: computes the metrics.
             population: has the examples.
-            model: the server model, a plain pytree.
-            done: number of finished rounds.
+            state: the state after the round.
             last: whether the run ends with this round.
-            each_client: receives the metrics of single clients: the round, their ids, the values of every metric
-                [clients] and their numbers of test examples [clients].
+            each_client: receives the metrics of single clients.
 
         Returns:
             Metrics by name; an empty dictionary if nothing is due.
         """
+        overall, each = self._all_due(population, state.round, last), self._each_due(population, state.round, last)
+        if not overall and not each:
+            return {}
+        model = params(state)
+        found = self._overall(backend, population, model) if overall else {}
+        return found | (self._each(backend, population.test_clients, model, state.round, each_client) if each else {})
+
+    def _overall(self, backend: Backend, population: Any, model: Any) -> dict[str, float]:
+        """The metrics over all examples: of the test set and, with `train`, of all clients."""
         found: dict[str, float] = {}
-        if self._all_due(population, done, last):
-            if population.test is not None:
-                overall = mean_metrics(backend, model, population.test)
-                found |= {f"test_{name}": value for name, value in overall.items()}
-            if self.train:
-                everyone = map(population.client_at, np.flatnonzero(population.sizes))
-                overall = stream_metrics(backend, model, everyone, int(population.sizes.sum()))
-                found |= {f"train_{name}": value for name, value in overall.items()}
-        if self._each_due(population, done, last):
-            held_out = population.test_clients
-            chosen = evenly_spaced(np.flatnonzero(held_out.sizes), _MOST_CLIENTS)
-            each = means(client_sums(backend, model, held_out, chosen))
-            ids = [client_id(getattr(held_out, "ids", None), int(i)) for i in chosen]
-            each_client(done - 1, ids, each, held_out.sizes[chosen])
-            for name, values in each.items():
-                found |= {
-                    f"client_{name}_mean": float(values.mean()),
-                    f"client_{name}_worst_decile": worst(name, values),
-                }
+        if population.test is not None:
+            measured = mean_metrics(backend, model, population.test)
+            found |= {f"test_{name}": value for name, value in measured.items()}
+        if self.train:
+            everyone = map(population.client_at, np.flatnonzero(population.sizes))
+            measured = stream_metrics(backend, model, everyone, int(population.sizes.sum()))
+            found |= {f"train_{name}": value for name, value in measured.items()}
+        return found
+
+    def _each(
+        self, backend: Backend, held_out: Any, model: Any, done: int, each_client: EachClient
+    ) -> dict[str, float]:
+        """The mean and the worst decile of the metrics of single clients, on their test examples."""
+        chosen = evenly_spaced(np.flatnonzero(held_out.sizes), _MOST_CLIENTS)
+        measured = means(client_sums(backend, model, held_out, chosen))
+        ids = [client_id(getattr(held_out, "ids", None), int(i)) for i in chosen]
+        each_client(done - 1, ids, measured, held_out.sizes[chosen])
+        found = {}
+        for name, values in measured.items():
+            found[f"client_{name}_mean"] = float(values.mean())
+            found[f"client_{name}_worst_decile"] = worst(name, values)
         return found

@@ -64,3 +64,12 @@ class RamMemory:
     @classmethod
     def tree_unflatten(cls, _: None, children: tuple[Any, Any]) -> Self:
         return cls(*children)
+
+
+def empty_memory(blank: Any) -> RamMemory | None:
+    """The memory before the first round, in which no client was seen; None if clients keep nothing.
+
+    Args:
+        blank: the value of a client that was never seen, a pytree without arrays if clients keep nothing.
+    """
+    return RamMemory(blank) if jax.tree.leaves(blank) else None

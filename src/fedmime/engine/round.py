@@ -18,14 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmime.aggregation import gate
-from fedmime.aggregation.aggregator import PLAIN, Aggregator, distinct
-from fedmime.aggregation.broadcaster import Broadcaster
+from fedmime.aggregation.aggregator import PLAIN, Aggregator, Broadcaster, distinct
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
 from fedmime.algorithms.abstract import Anchor, reply_of
 from fedmime.algorithms.algorithm import Algorithm, Replies, Server, State
 from fedmime.engine.backends.backend import Answer, Backend, Figures, Kept, Totals, Work
 from fedmime.engine.cohort import ClientId, Cohort
-from fedmime.engine.memory import ClientMemory, RamMemory
 from fedmime.errors import ConfigError
 from fedmime.hyperparameters import at_round
 from fedmime.validation import POSITIVE, count, real
@@ -160,7 +158,7 @@ def play(
     work = work._replace(aggregator=aggregator)
     received = backend.broadcaster = Broadcaster(aggregator, work.key)  # what clients receive of what the server sends
     server = jax.device_put(state.server, jax.local_devices()[0])  # a no-op but for the first round
-    backend.memory = _memory(backend, algorithm, aggregator, state)
+    backend.memory = state.memory
     noise_key = backend.noise_key(work.key)
     prime = work.round < algorithm.gradient_rounds
     trains = algorithm.local_steps and not prime
@@ -262,14 +260,6 @@ def _nothing_sent(algorithm: Algorithm, server: Server) -> Totals:
     reply = reply_of(algorithm, server)
     send, add = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (reply.send, reply.add))
     return Totals(send, add, jnp.zeros(len(Figures._fields), jax.tree.leaves(server.x)[0].dtype))
-
-
-def _memory(backend: Backend, algorithm: Algorithm, aggregator: Aggregator, state: State) -> ClientMemory | None:
-    """What clients have kept; a new memory where they keep something and none of them was seen yet."""
-    if state.memory is not None:
-        return state.memory
-    blank = backend.stored(remembered(algorithm, aggregator, state.server))
-    return RamMemory(blank) if jax.tree.leaves(blank) else None
 
 
 def remembered(algorithm: Algorithm, aggregator: Aggregator, server: Server) -> Any:

@@ -11,22 +11,23 @@ import jax
 
 from fedmime.aggregation import communication
 from fedmime.aggregation.accounting import Sampling
-from fedmime.aggregation.aggregator import PLAIN, Aggregation, Aggregator
+from fedmime.aggregation.aggregator import PLAIN, Aggregator
+from fedmime.aggregation.chains import Aggregation
 from fedmime.algorithms.abstract import anchor_of
-from fedmime.algorithms.algorithm import Algorithm, params
+from fedmime.algorithms.algorithm import Algorithm, State, params
 from fedmime.compilation import prepare
 from fedmime.engine.arguments import (
     aggregator_of_run,
     blank_memory,
-    check_population,
     check_run,
+    intake_of,
     schedule_of,
 )
 from fedmime.engine.backends.backend import Problem, Work
 from fedmime.engine.backends.specification import Choice, Needs, chosen
 from fedmime.engine.evaluation_schedule import EvaluationSchedule
-from fedmime.engine.intake import Intake
 from fedmime.engine.log import Log
+from fedmime.engine.memory import empty_memory
 from fedmime.engine.participation import Participation
 from fedmime.engine.prefetch import Prefetch
 from fedmime.engine.round import Gate, Info, fold_in, play, remembered, run_key, work_of
@@ -124,11 +125,9 @@ def simulate(
     aggregator, sampling = aggregator_of_run(aggregation, algorithm, state.server, schedule, population, rounds)
     state = state._replace(aggregation=aggregator.start(), losses=schedule.participation.unknown(population.sizes))
     blank = blank_memory(remembered(algorithm, aggregator, state.server), schedule)
-    intake = Intake.of_run(problem.check, algorithm.pooled)
-    check_population(intake, problem, params(state), population)
-    expected = None if algorithm.pooled else schedule.expected(population, rounds)
-    running = chosen("simulate", backend, devices).start(problem, params(state), Needs(intake, drift, expected))
-
+    intake = intake_of(problem, algorithm.pooled, params(state), population)
+    needs = Needs(intake, drift, None if algorithm.pooled else schedule.expected(population, rounds))
+    specification = chosen("simulate", backend, devices)
     anchor, feedback = anchor_of(algorithm, state.server), schedule.participation.feedback and not algorithm.pooled
 
     def work(t: int) -> Work:
@@ -145,38 +144,32 @@ def simulate(
             | {"evaluation": evaluation.facts(), "gate": identity.describe(gate), "drift": drift}
         )
     )
-    if dry_run:
-        if run_dir is not None:
-            RunDirectory(Path(run_dir), saving.keep).check(facts, saving.fresh)
-        return Run({}, state)
-    with contextlib.ExitStack() as stack, contextlib.closing(running):
-        directory = None
-        if run_dir is not None:
-            directory = stack.enter_context(RunDirectory(Path(run_dir), saving.keep))
+    directory = None if run_dir is None else RunDirectory(Path(run_dir), saving.keep)
+    with contextlib.ExitStack() as stack:
+        running = stack.enter_context(contextlib.closing(specification.start(problem, params(state), needs)))
+        if dry_run:
+            return _dry_run(directory, facts, saving, state)
+        stored = running.stored(blank)
+        state = state._replace(memory=empty_memory(stored))
+        if directory is not None:
+            stack.enter_context(directory)
             directory.claim(facts, facts if config is None else config, running.layout, saving.fresh)
-            state = directory.resume(state, running.stored(blank))
-            running.memory = state.memory  # workers look whether they reach its file
+            state = directory.resume(state, stored)
+        running.memory = state.memory  # workers look whether they reach its file
         cost = communication.cost(algorithm, params(state), aggregator)
         log = stack.enter_context(Log(rounds, gate, running.traffic(cost, algorithm), directory))
-        telling = stack.enter_context(
-            Telling(
-                callbacks,
-                log.rows,
-                Started(type(algorithm).__name__, facts if config is None else config, rounds),
-                directory and directory.path,
-            )
-        )
+        started = Started(type(algorithm).__name__, facts if config is None else config, rounds)
+        telling = stack.enter_context(_telling(callbacks, log, started, directory))
         intake.say()
         prefetch = Prefetch(work, running, state.round, rounds, waits=feedback)
         while state.round < rounds:
             current = prefetch.take()
             state, info = play(running, current, state, gate.largest, drift=drift, meanwhile=prefetch.prepare)
-            if sampling is not None:
-                info = info._replace(epsilon=aggregator.epsilon(state.aggregation, sampling))
-            last = state.round == rounds
-            measured = evaluation.measure(running, population, params(state), state.round, last, log.clients)
+            last, info = state.round == rounds, info._replace(epsilon=aggregator.epsilon(state.aggregation, sampling))
+            measured = evaluation.measure(running, population, state, last, log.clients)
             log.write(current, info, measured, running.figures())
-            telling.rounds()
+            if telling is not None:
+                telling.rounds()
             log.best(state, measured.get("test_accuracy"))
             signal = None if stop is None else stop()
             if state.round % saving.every == 0 or last or signal:
@@ -187,6 +180,22 @@ def simulate(
                 raise Stopped(f"stopped by signal {signal} after round {state.round}; resume goes on", signal)
         log.finish(state)
     return Run(history.columns(log.rows), state)
+
+
+def _dry_run(directory: RunDirectory | None, facts: Mapping[str, Any], saving: Saving, state: State) -> Run:
+    """Refuse the directory if a run would refuse it; a run without rounds."""
+    if directory is not None:
+        directory.check(facts, saving.fresh)
+    return Run({}, state)
+
+
+def _telling(
+    callbacks: Sequence[Callback], log: Log, started: Started, directory: RunDirectory | None
+) -> contextlib.AbstractContextManager[Telling | None]:
+    """What tells the callbacks of a run; None where there are none."""
+    if not callbacks:
+        return contextlib.nullcontext()
+    return Telling(callbacks, log.rows, started, None if directory is None else directory.path)
 
 
 def _messages(aggregator: Aggregator, sampling: Sampling | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import contextlib
 
 import jax
 
-from fedmime.aggregation.aggregator import Aggregation
+from fedmime.aggregation.chains import Aggregation
 from fedmime.algorithms.abstract import anchor_of
 from fedmime.algorithms.algorithm import Algorithm, State
 from fedmime.engine.arguments import aggregator_of, check_round
@@ -14,8 +14,8 @@ from fedmime.engine.backends.backend import Problem
 from fedmime.engine.backends.specification import Choice, Needs, chosen
 from fedmime.engine.cohort import ClientId, Cohort
 from fedmime.engine.intake import Intake
-from fedmime.engine.memory import ClientMemory
-from fedmime.engine.round import Info, play, work_of
+from fedmime.engine.memory import ClientMemory, empty_memory
+from fedmime.engine.round import Info, play, remembered, work_of
 from fedmime.errors import ConfigError
 
 
@@ -55,6 +55,8 @@ def run_round(
     anchor, key = anchor_of(algorithm, state.server), jax.random.key(0) if key is None else key
     work = work_of(algorithm, anchor, state.round, cohort, key, aggregator)
     with contextlib.closing(running):
+        if memory is None and state.memory is None:
+            memory = empty_memory(running.stored(remembered(algorithm, aggregator, state.server)))
         state, info = play(running, work, state if memory is None else state._replace(memory=memory), drift=drift)
     return state, info._replace(refused=(*refused, *info.refused))
 

@@ -13,10 +13,9 @@ import jax
 from fedmime.algorithms.abstract import anchor_of
 from fedmime.algorithms.algorithm import params
 from fedmime.engine import Gate, Info, Participation
-from fedmime.engine.arguments import aggregator_of_run, check_population
+from fedmime.engine.arguments import aggregator_of_run, intake_of
 from fedmime.engine.backends.backend import Backend, Work
 from fedmime.engine.backends.specification import Needs, Specification
-from fedmime.engine.intake import Intake
 from fedmime.engine.metrics import mean_metrics
 from fedmime.engine.prefetch import Prefetch
 from fedmime.engine.round import play, remembered, run_key, work_of
@@ -62,8 +61,7 @@ class Lockstep:
         self._evaluations, self._shelf, self._specification = frozenset(evaluations), shelf, backend
         self._model = self._problem.init(jax.random.fold_in(self._key, 0))
         rounds = max(self._evaluations, default=1)
-        intake = Intake.of_run(self._problem.check, first.algorithm.pooled)
-        check_population(intake, self._problem, self._model, self._population)
+        intake = intake_of(self._problem, first.algorithm.pooled, self._model, self._population)
         intake.say()
         expected = None if first.algorithm.pooled else self._schedule.expected(self._population, rounds)
         self._needs = Needs(intake, expected=expected)

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from fedmime.algorithms.algorithm import State
+from fedmime.engine.memory import empty_memory
 from fedmime.experiments.grid import Values
 from fedmime.files import whole_file
 from fedmime.runs.disk_memory import DiskMemory
@@ -95,7 +96,9 @@ class Shelf:
                 trial.take(facts)
                 server, aggregation = carried
                 trial.state = State(trial.done, server, aggregation=aggregation)
-        if jax.tree.leaves(blank) and self._directory is not None:
+        if self._directory is None:
+            trial.state = trial.state._replace(memory=empty_memory(blank))
+        elif jax.tree.leaves(blank):
             self._directory.mkdir(parents=True, exist_ok=True)
             trial.state = trial.state._replace(memory=DiskMemory(blank, self._file(trial, "memory"), index))
 

@@ -18,10 +18,10 @@ from fedmime.aggregation.aggregator import sender_of
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
 from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.algorithm import Batch, Message, Reply
-from fedmime.engine.backends.accepted import Accepted
 from fedmime.engine.backends.backend import (
     PROBE_STREAM,
     UNDRAWN,
+    Accepted,
     Answer,
     Figures,
     Problem,

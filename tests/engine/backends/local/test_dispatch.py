@@ -82,7 +82,7 @@ def test_one_round_passes_through_few_files(name: str, backend: str, fact) -> No
     algorithm = a.fedavg(0.1) if name == "fedavg" else a.mime(o.momentum(), 0.1)
     trace = one_round(algorithm, backend)
     fact(f"files of the package in one round on {backend}", len(trace.files))
-    assert len(trace.files) <= (13 if backend == "local" else 15), trace.files
+    assert len(trace.files) <= 12, trace.files
     assert trace.switches <= (40 if backend == "local" else 65)
 
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedmime as fm
-from fedmime.engine.backends.accepted import Accepted
+from fedmime.engine.backends.backend import Accepted
 
 MESSAGES = [(0.5, jnp.array([1.0, 5.0])), (0.25, jnp.array([2.0, -3.0])), (0.25, jnp.array([4.0, 1.0]))]
 
