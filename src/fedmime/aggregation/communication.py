@@ -80,7 +80,7 @@ def cost(algorithm: Algorithm, params: Any, aggregation: Aggregation | None = No
 
 @functools.lru_cache(maxsize=64)
 def _counted(algorithm: Algorithm, structure: Any, kinds: tuple[Any, ...], number: Any, aggregator: Aggregator) -> Cost:
-    """The same for a model of such arrays, where JAX makes such numbers of Python's."""
+    """`cost` of a model of such arrays, cached; `number` is the type that JAX gives Python's numbers."""
     algorithm, aggregator = at_round(algorithm, 0), aggregator.at_round(0)  # schedules change no shapes
     x = Vector(jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*kind) for kind in kinds]))
     server = jax.eval_shape(algorithm.start, x)
@@ -116,7 +116,7 @@ def _broadcast(aggregator: Aggregator, message: Any, exact: Any = ()) -> list[An
 
 
 def _sender(kind: str) -> Sender:
-    """Anybody: shapes do not depend on who sends."""
+    """A placeholder: sizes of messages do not depend on who sends them."""
     return Sender(kind, 0, jax.random.key(0))
 
 

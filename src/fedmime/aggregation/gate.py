@@ -78,7 +78,7 @@ def _at_least_single(leaf: jax.Array) -> jax.Array:
 
 
 def counts(reasons: Iterable[Any]) -> dict[str, int]:
-    """How many replies met which fate, by label, in the order of the codes; those that did not occur are left out.
+    """The number of replies for each reason that occurred, by label, in the order of the codes.
 
     >>> counts([0, 0, Reason.NORM])
     {'accepted': 2, 'norm': 1}

@@ -30,7 +30,7 @@ class AbstractClient:
         return zeros(y)
 
     def grad_difference(self, y: Vector, x: Vector, batch: Batch) -> Vector:
-        """The same; x is noted as an anchor."""
+        """A vector shaped like the gradient; x is recorded as an anchor."""
         if not any(x is anchor for anchor in self.anchors):
             self.anchors.append(x)
         return zeros(y)

@@ -70,7 +70,7 @@ class Reply(NamedTuple):
 
 
 class Replies(NamedTuple):
-    """What the server gets to see of the cohort."""
+    """The cohort's replies, aggregated. The server sees nothing else of them."""
 
     mean: Any  # of Reply.send
     total: Any  # of Reply.add
@@ -138,11 +138,11 @@ class Algorithm(abc.ABC):
         return ()
 
     def prime_points(self, server: Server) -> tuple[Vector, ...]:
-        """The same for gradient-only rounds."""
+        """Where the mean full gradient is wanted in gradient-only rounds; by default at `points`."""
         return self.points(server)
 
     def prime(self, server: Server, h: tuple[Vector, ...], seen: jax.Array) -> Server:
-        """What a gradient-only round does; `seen` of them came before."""
+        """The server's state after a gradient-only round, before which there were `seen` such rounds."""
         raise AssertionError(f"{type(self).__name__} has no gradient-only rounds")
 
     def broadcast(self, server: Server, h: tuple[Vector, ...]) -> Message:

@@ -96,8 +96,9 @@ class Cohort:
     """Local steps of all members."""
     examples: int = dataclasses.field(init=False)
     """Examples of all members."""
-    covers_itself: bool = dataclasses.field(init=False)
-    """Whether full gradients are asked of the clients that train, whose mini-batches hold each example once."""
+    batches_cover_gradient: bool = dataclasses.field(init=False)
+    """Whether the gradients of the mini-batches add up to the full gradient: every member trains and sends its full
+    gradient, and its mini-batches hold each of its examples once."""
 
     def __post_init__(self) -> None:
         derived = {
@@ -105,7 +106,7 @@ class Cohort:
             "probing": tuple(m for m in self.members if m.probes),
             "steps": sum(m.steps for m in self.members),
             "examples": sum(m.size for m in self.members),
-            "covers_itself": self.each_once and all(m.steps and m.probes for m in self.members),
+            "batches_cover_gradient": self.each_once and all(m.steps and m.probes for m in self.members),
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
@@ -115,7 +116,7 @@ class Cohort:
         return client_id(self.ids, index)
 
     def denominator(self, split: bool) -> int:
-        """How many updates, and as many gradients, were planned, whoever came."""
+        """The planned number of updates, and of gradients: the fixed denominator of private sums."""
         if self.planned is None:
             return max(len(self.training), len(self.probing), 1)
         return max(self.planned // (2 if split else 1), 1)

@@ -55,7 +55,7 @@ class Participation:
 
     @property
     def feedback(self) -> bool:
-        """Whether the sampler is told the clients' losses, so that a cohort cannot be drawn before the last round."""
+        """Whether the sampler is told the clients' losses: a cohort is then drawn only after the round before it."""
         return not isinstance(self.sampler, str)
 
     def unknown(self, sizes: np.ndarray) -> Any:

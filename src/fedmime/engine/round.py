@@ -82,7 +82,7 @@ class Info(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What the server's step tells."""
+    """Scalars that the server's step computes, copied to the host as one array."""
 
     accepted: Any
     loss: Any
@@ -91,8 +91,9 @@ class Report(NamedTuple):
     deviation: Any
     update_norm: Any
     reported: Any
-    """The number of updates, and how many of them were not clipped."""
+    """The number of accepted updates."""
     unclipped: Any
+    """How many of them were not clipped."""
 
 
 _NOTHING = Report(False, math.nan, math.nan, math.nan, math.nan, 0.0, 0.0, 0.0)  # of a round that was not played
@@ -182,7 +183,7 @@ def play(
     # The server's part.
     report, totals = None, answer.totals
     if totals is None and trains and _always_releases(work, answer):
-        totals = _nothing_sent(algorithm, server)
+        totals = _zero_totals(algorithm, server)
     if h is not None and (totals is not None or not trains):
         coin = float(_draws(work.key)[1]) if algorithm.draws else None
         server, report = _server_step(
@@ -205,7 +206,7 @@ def play(
     carried = aggregator.spend(state.aggregation, len(points) + trains)
     refused = answer.refused()
     accepted = report is not None and bool(report.accepted)
-    losses = _heard(state.losses, work, answer) if accepted else state.losses
+    losses = _updated_losses(state.losses, work, answer) if accepted else state.losses
     backend.settle(work, accepted)
     told = _NOTHING if report is None else report
     info = Info(
@@ -234,8 +235,8 @@ def play(
     return State(work.round + 1, server, backend.memory, carried, losses), info
 
 
-def _heard(known: Any, work: Work, answer: Answer) -> Any:
-    """What is known of the clients' losses [clients] after a round, for the sampler; `()` where none asks for it."""
+def _updated_losses(known: Any, work: Work, answer: Answer) -> Any:
+    """The last known losses of the clients [clients], with those of this round; `()` where no sampler asks for them."""
     if not work.losses or answer.totals is None:
         return known
     if answer.losses is None:
@@ -255,8 +256,8 @@ def _always_releases(work: Work, answer: Answer) -> bool:
     return work.aggregator.privacy is not None and not work.cohort.cancelled and not answer.cancelled
 
 
-def _nothing_sent(algorithm: Algorithm, server: Server) -> Totals:
-    """The sums over nobody."""
+def _zero_totals(algorithm: Algorithm, server: Server) -> Totals:
+    """The totals of a round without replies: zeros."""
     reply = reply_of(algorithm, server)
     send, add = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (reply.send, reply.add))
     return Totals(send, add, jnp.zeros(len(Figures._fields), jax.tree.leaves(server.x)[0].dtype))
@@ -318,7 +319,7 @@ def _combined(aggregator: Aggregator, kind: str, sent: Any, weight: Any, key: ja
 
 @jax.jit
 def _bound(x: Vector, largest: Any) -> jax.Array:
-    """How long an update may be: what is longer has exploded."""
+    """The largest norm of an update that the gate accepts: largest · (1 + ‖x‖)."""
     return jnp.asarray(largest, jax.tree.leaves(x)[0].dtype) * (1 + norm(x))
 
 

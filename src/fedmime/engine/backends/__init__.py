@@ -1,1 +1,5 @@
-"""Back ends: where the clients of a round run. `backend.py` is the seam, `reference.py` and `local/` are behind it."""
+"""Back ends: where the clients of a round run.
+
+`backend.py` is the interface, `specification.py` says how one is chosen; `reference.py`, `local/` and `ray/` implement
+it.
+"""

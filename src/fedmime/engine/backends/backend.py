@@ -56,7 +56,7 @@ class Work(NamedTuple):
         With dropout, the difference of two gradients of a mini-batch is meaningful only under the same mask. Where it
         is possible, the mean gradient c uses these masks as well, so that corrections cancel exactly at the anchor.
         """
-        return random and self.anchor.used and self.cohort.covers_itself
+        return random and self.anchor.used and self.cohort.batches_cover_gradient
 
 
 class Factors(Protocol):

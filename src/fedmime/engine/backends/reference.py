@@ -57,7 +57,7 @@ class _Loading(NamedTuple):
     clients: list[_Loaded]
     """Those whose data can be used."""
     refused: list[int]
-    """The others."""
+    """Positions in the population of the clients whose data cannot be used."""
     random: bool
     """Whether the loss draws random numbers."""
     by_steps: bool

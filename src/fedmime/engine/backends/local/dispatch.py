@@ -101,7 +101,7 @@ class LocalBackend(Simulated):
             self._layout.reserve(sizes[sizes > 0], expected.steps, expected.cohort_size)
             self._pool = Pool.of(expected.population, expected.rounds, expected.cohort_size, self._mesh)
         self._laid: dict[int, Laid] = {}  # by round: the current one, and the next, which is laid out meanwhile
-        self._kind: tuple[bool, int] | None = None  # see _look
+        self._loss_facts: tuple[bool, int] | None = None  # see _inspect_loss
         self._at_anchor: Any = ()  # what the gradients of this round kept for its local steps
         self._trained: list[tuple[Wave, programs.Gathered]] = []  # waves with what their clients keep
         self._judged: list[tuple[list[Slot], Any]] = []  # clients with the reasons to refuse them, of both phases
@@ -228,9 +228,9 @@ class LocalBackend(Simulated):
                 refused.append(member.client)
             else:
                 places.append(place)
-        if self._kind is None and places:
-            self._kind = self._look(cohort.source.examples(places[0]))
-        random, example = self._kind or (False, 0)
+        if self._loss_facts is None and places:
+            self._loss_facts = self._inspect_loss(cohort.source.examples(places[0]))
+        random, example = self._loss_facts or (False, 0)
         nbytes_each = [example * cohort.members[place].size for place in places]
         groups = _groups(places, nbytes_each)
         laid = Laid(
@@ -246,7 +246,7 @@ class LocalBackend(Simulated):
         )
         return laid._replace(wave=self._wave(work, laid, groups[0])) if len(groups) == 1 else laid
 
-    def _look(self, sample: Columns) -> tuple[bool, int]:
+    def _inspect_loss(self, sample: Columns) -> tuple[bool, int]:
         """Whether the loss draws random numbers, and the bytes of one example; the same for all clients."""
         random = draws_random_numbers(self.problem, self._model, sample)
         return random, sum(column[:1].nbytes for column in sample.values())
@@ -258,7 +258,7 @@ class LocalBackend(Simulated):
         if anchor.point is not None and groups == 1 and all(m.probes for m in cohort.training):
             if self.problem.factors is not None:
                 at_anchor = "factors"
-            elif cohort.covers_itself and nbytes(self._model) * cohort.steps <= CACHE_BYTES:
+            elif cohort.batches_cover_gradient and nbytes(self._model) * cohort.steps <= CACHE_BYTES:
                 at_anchor = "cache"
         return programs.Options(
             self._mesh,

@@ -231,7 +231,10 @@ def _with_factors(lane: Lane, point: Vector, part: Part, kept: Any) -> tuple[Vec
 
 
 def _by_steps(lane: Lane, point: Vector, part: Part, kept: Any) -> tuple[Vector, Any]:
-    """Losses with random numbers draw those of the local steps."""
+    """The full gradients at a point, a sum over mini-batches with the random numbers of the local steps.
+
+    If `kept` has tables, the loss and the gradient of every mini-batch are written to them.
+    """
     tables = lane.tables
     dtype = jax.tree.leaves(point)[0].dtype
 

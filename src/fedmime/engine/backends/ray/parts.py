@@ -154,7 +154,7 @@ def arrived(work: Work, population: Any) -> Work:
 def _replaced(cohort: Cohort, **changes: Any) -> Cohort:
     """A cohort with other members or another source, whose full gradients are taken as those of the whole are."""
     new = dataclasses.replace(cohort, **changes)
-    object.__setattr__(new, "covers_itself", cohort.covers_itself)
+    object.__setattr__(new, "batches_cover_gradient", cohort.batches_cover_gradient)
     return new
 
 
