@@ -4,6 +4,7 @@ import gc
 import os
 import pathlib
 import shutil
+import sys
 import tempfile
 
 os.environ.setdefault("JAX_ENABLE_X64", "1")
@@ -28,7 +29,7 @@ hypothesis.settings.register_profile("fedmime", deadline=None, max_examples=25, 
 hypothesis.settings.load_profile("fedmime")
 
 FACTS = pytest.StashKey[dict[str, list[float]]]()
-DONE = pytest.StashKey[int]()
+LOOKED = pytest.StashKey[int]()  # programs that had been built when mapped regions were counted
 
 
 @pytest.fixture
@@ -47,17 +48,22 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(100_000, 20, 50)
 
 
-_MOST_MAPS, _LOOK_EVERY = 30_000, 4  # a process may have 65,530 mapped regions; every compiled program takes some
+_MOST_MAPS, _LOOK_EVERY = 30_000, 100  # a process may have 65,530 mapped regions; a compiled program takes about 20
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Let go of compiled programs before there are too many for one process."""
-    done = item.config.stash.get(DONE, 0) + 1
-    item.config.stash[DONE] = done
-    maps = pathlib.Path("/proc/self/maps")
-    if done % _LOOK_EVERY == 0 and maps.exists() and maps.read_bytes().count(b"\n") > _MOST_MAPS:
-        import jax
+    """Let go of compiled programs before there are too many for one process; to count regions takes milliseconds."""
+    if "jax" not in sys.modules:
+        return
+    import jax
 
+    import compiled
+
+    if compiled.programs() - item.config.stash.get(LOOKED, 0) < _LOOK_EVERY:
+        return
+    item.config.stash[LOOKED] = compiled.programs()
+    maps = pathlib.Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > _MOST_MAPS:
         jax.clear_caches()
         gc.collect()
 

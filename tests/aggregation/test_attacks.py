@@ -8,7 +8,7 @@ import pytest
 from fedmime.aggregation import attacks, encoder, gate, robust
 from fedmime.aggregation.combiner import mean
 from fedmime.hyperparameters import at_round
-from refusals.refusal import NOT_FINITE, NOT_NUMBERS, Wrong, check, choices, counts, each, numbers, wrong
+from refusals.refusal import NOT_FINITE, NOT_NUMBERS, Wrong, check_all, choices, counts, numbers, wrong
 
 N = 20
 SEED = 0  # the first of which exactly a fifth of twenty clients are attackers
@@ -166,6 +166,5 @@ WRONG: list[Wrong] = [
 ]
 
 
-@each(WRONG)
-def test_wrong_arguments_are_refused(case: Wrong) -> None:
-    check(case)
+def test_wrong_arguments_are_refused() -> None:
+    check_all(WRONG)

@@ -13,7 +13,7 @@ from compiled import programs
 from fedmime.aggregation import robust
 from fedmime.aggregation.combiner import Combiner, Mean
 from fedmime.hyperparameters import at_round
-from refusals.refusal import NOT_FINITE, NOT_NUMBERS, Wrong, check, counts, each, numbers, wrong
+from refusals.refusal import NOT_FINITE, NOT_NUMBERS, Wrong, check_all, counts, numbers, wrong
 
 ROWS, CLOSE = 8, {"float64": 1e-12, "float32": 1e-5}
 combine = jax.jit(lambda combiner, messages, weights: combiner.combine(messages, weights))
@@ -269,6 +269,5 @@ WRONG: list[Wrong] = [
 ]
 
 
-@each(WRONG)
-def test_wrong_arguments_are_refused(case: Wrong) -> None:
-    check(case)
+def test_wrong_arguments_are_refused() -> None:
+    check_all(WRONG)

@@ -31,12 +31,6 @@ def wrong(call: Callable[[], Any], field: str, value: Any, name: str = "", shown
     return Wrong(f"{name or field}={label}", call, field, repr(value) if shown is None else shown)
 
 
-def each(cases: Iterable[Wrong]) -> pytest.MarkDecorator:
-    """Parametrize over cases."""
-    listed = list(cases)
-    return pytest.mark.parametrize("case", listed, ids=[case.name for case in listed])
-
-
 def check(case: Wrong) -> None:
     """Assert that a call is refused as it should be."""
     with pytest.raises((ValueError, TypeError)) as caught:
@@ -47,6 +41,18 @@ def check(case: Wrong) -> None:
     assert re.search(rf"(?<!\w){re.escape(case.field)}(?!\w)", message), message
     assert case.shown in message
     assert _ADVICE.search(message), message
+
+
+def check_all(cases: Iterable[Wrong]) -> None:
+    """Check every case, and tell all that are not refused as they should be together."""
+    listed, accepted = list(cases), []
+    for case in listed:
+        try:
+            check(case)
+        except (Exception, pytest.fail.Exception) as error:
+            accepted.append(f"{case.name}: {type(error).__name__}: {error}")
+    assert listed
+    assert not accepted, "\n".join([f"{len(accepted)} of {len(listed)} are not refused as they should be:", *accepted])
 
 
 NOT_NUMBERS = ["0.1", None, True, [0.1], 1j, np.array([0.1, 0.2])]

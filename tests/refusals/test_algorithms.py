@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import fedmime as fm
-from refusals.refusal import Wrong, check, choices, counts, each, flags, numbers, wrong
+from refusals.refusal import Wrong, check, check_all, choices, counts, flags, numbers, wrong
 
 a, o = fm.algorithms, fm.optimizers
 UNIT, POSITIVE, NON_NEGATIVE = "[0, 1)", "positive", "not negative"
@@ -39,9 +39,8 @@ NUMBERS: list[Wrong] = [
 ]
 
 
-@each(NUMBERS)
-def test_numbers_are_refused(case: Wrong) -> None:
-    check(case)
+def test_numbers_are_refused() -> None:
+    check_all(NUMBERS)
 
 
 SERVED = {
@@ -75,36 +74,37 @@ MODES: list[Wrong] = [
 ]
 
 
-@each(MODES)
-def test_modes_are_refused(case: Wrong) -> None:
-    check(case)
+def test_modes_are_refused() -> None:
+    check_all(MODES)
 
 
 NOT_BASES = ["adam", 0.9, o.adam, optax.sgd(0.1)]
 
 
-@each(
-    [
-        *(
-            wrong(lambda n=n, v=v: getattr(a, n)(**SERVED[n], server=v), "server", v, f"{n}.server")
-            for n in SERVED
-            for v in NOT_BASES
-        ),
-        *(
-            wrong(lambda n=n, v=v: getattr(a, n)(0.1, client=v), "client", v, f"{n}.client")
-            for n in INNER
-            for v in NOT_BASES
-        ),
-        *(wrong(lambda v=v: a.fednova(0.1, client=v), "client", v, "fednova.client") for v in (o.adam(), o.nesterov())),
-        *(
-            wrong(lambda n=n, v=v: getattr(a, n)(**BASE | {"base": v}), "base", v, f"{n}.base")
-            for n in BASED
-            for v in (*NOT_BASES, None)
-        ),
-    ]
-)
-def test_only_base_optimizers_are_bases(case: Wrong) -> None:
-    check(case)
+def test_only_base_optimizers_are_bases() -> None:
+    check_all(
+        [
+            *(
+                wrong(lambda n=n, v=v: getattr(a, n)(**SERVED[n], server=v), "server", v, f"{n}.server")
+                for n in SERVED
+                for v in NOT_BASES
+            ),
+            *(
+                wrong(lambda n=n, v=v: getattr(a, n)(0.1, client=v), "client", v, f"{n}.client")
+                for n in INNER
+                for v in NOT_BASES
+            ),
+            *(
+                wrong(lambda v=v: a.fednova(0.1, client=v), "client", v, "fednova.client")
+                for v in (o.adam(), o.nesterov())
+            ),
+            *(
+                wrong(lambda n=n, v=v: getattr(a, n)(**BASE | {"base": v}), "base", v, f"{n}.base")
+                for n in BASED
+                for v in (*NOT_BASES, None)
+            ),
+        ]
+    )
 
 
 @pytest.mark.parametrize("name", [*BASED, *SERVED])
@@ -146,9 +146,8 @@ NOT_MODELS = [
 ]
 
 
-@each(wrong(lambda v=v: a.fedavg(0.1).init(v), "params", v, shown=repr(v)[:12]) for v in NOT_MODELS)
-def test_models_are_floating_point_arrays(case: Wrong) -> None:
-    check(case)
+def test_models_are_floating_point_arrays() -> None:
+    check_all(wrong(lambda v=v: a.fedavg(0.1).init(v), "params", v, shown=repr(v)[:12]) for v in NOT_MODELS)
 
 
 def _late(value, good: float = 0.5):
@@ -174,10 +173,9 @@ SCHEDULED = {
 }
 
 
-@each(
-    wrong(lambda n=n, v=v: _in_round_3(SCHEDULED[n](_late(v))), f"{n}(3)", v)
-    for n in SCHEDULED
-    for v in (-1.0, float("nan"), float("inf"), None, "a", [0.5])
-)
-def test_schedules_are_held_to_the_same_ranges(case: Wrong) -> None:
-    check(case)
+def test_schedules_are_held_to_the_same_ranges() -> None:
+    check_all(
+        wrong(lambda n=n, v=v: _in_round_3(SCHEDULED[n](_late(v))), f"{n}(3)", v)
+        for n in SCHEDULED
+        for v in (-1.0, float("nan"), float("inf"), None, "a", [0.5])
+    )

@@ -3,7 +3,7 @@
 import optax
 
 import fedmime as fm
-from refusals.refusal import NEARLY_NUMBERS, Wrong, check, each, flags, numbers, wrong
+from refusals.refusal import NEARLY_NUMBERS, Wrong, check, check_all, flags, numbers, wrong
 
 o = fm.optimizers
 UNIT, POSITIVE, NON_NEGATIVE = "[0, 1)", "positive", "not negative"
@@ -24,27 +24,25 @@ CASES: list[Wrong] = [
 ]
 
 
-@each(CASES)
-def test_numbers_are_refused(case: Wrong) -> None:
-    check(case)
+def test_numbers_are_refused() -> None:
+    check_all(CASES)
 
 
-@each(numbers("momentum", o.momentum, {"beta": UNIT}, NEARLY_NUMBERS)[-len(NEARLY_NUMBERS) :])
-def test_what_only_looks_like_a_number_is_refused(case: Wrong) -> None:
-    check(case)
+def test_what_only_looks_like_a_number_is_refused() -> None:
+    check_all(numbers("momentum", o.momentum, {"beta": UNIT}, NEARLY_NUMBERS)[-len(NEARLY_NUMBERS) :])
 
 
 PARTS = {"init": lambda x: (), "update": lambda g, s: g, "track": lambda g, s: s}
 
 
-@each(wrong(lambda n=n, v=v: o.custom(**PARTS | {n: v}), n, v, f"custom.{n}") for n in PARTS for v in (None, 3, "f"))
-def test_custom_needs_functions(case: Wrong) -> None:
-    check(case)
+def test_custom_needs_functions() -> None:
+    check_all(
+        wrong(lambda n=n, v=v: o.custom(**PARTS | {n: v}), n, v, f"custom.{n}") for n in PARTS for v in (None, 3, "f")
+    )
 
 
-@each(wrong(lambda v=v: o.from_optax(v), "transformation", v) for v in (None, 0.1, "adam", {}))
-def test_from_optax_needs_a_transformation(case: Wrong) -> None:
-    check(case)
+def test_from_optax_needs_a_transformation() -> None:
+    check_all(wrong(lambda v=v: o.from_optax(v), "transformation", v) for v in (None, 0.1, "adam", {}))
 
 
 def test_from_optax_names_a_factory_that_was_not_called() -> None:

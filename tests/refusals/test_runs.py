@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedmime as fm
-from refusals.refusal import NOT_COUNTS, Wrong, check, choices, counts, each, numbers, wrong
+from refusals.refusal import NOT_COUNTS, check, check_all, choices, counts, numbers, wrong
 
 a, o, m = fm.algorithms, fm.optimizers, fm.models
 NAN, INF = float("nan"), float("inf")
@@ -53,9 +53,8 @@ RUNS = [
 ]
 
 
-@each(RUNS)
-def test_runs_are_refused(case: Wrong) -> None:
-    check(case)
+def test_runs_are_refused() -> None:
+    check_all(RUNS)
 
 
 def test_schedules_are_checked_in_their_round() -> None:
@@ -70,87 +69,82 @@ def test_bad_data_is_refused_in_a_run() -> None:
 PARAMS = {"w": np.zeros((4, 3))}
 
 
-@each(
-    [
-        *(
-            wrong(lambda v=v: fm.communication.cohort_for_budget(a.fedavg(0.1), PARAMS, v), "budget", v)
-            for v in (0, -1, 1.9, NAN, INF, "40", None, True, [40])
-        ),
-        *(
-            wrong(lambda v=v: fm.communication.cohort_for_budget(v, PARAMS, 40), "algorithm", v)
-            for v in ("fedavg", None)
-        ),
-        *(
-            wrong(lambda v=v: fm.communication.cost(a.fedavg(0.1), v), "params", v, "cost.params")
-            for v in ({}, None, {"w": np.arange(3)}, 3)
-        ),
-    ]
-)
-def test_budgets_are_refused(case: Wrong) -> None:
-    check(case)
+def test_budgets_are_refused() -> None:
+    check_all(
+        [
+            *(
+                wrong(lambda v=v: fm.communication.cohort_for_budget(a.fedavg(0.1), PARAMS, v), "budget", v)
+                for v in (0, -1, 1.9, NAN, INF, "40", None, True, [40])
+            ),
+            *(
+                wrong(lambda v=v: fm.communication.cohort_for_budget(v, PARAMS, 40), "algorithm", v)
+                for v in ("fedavg", None)
+            ),
+            *(
+                wrong(lambda v=v: fm.communication.cost(a.fedavg(0.1), v), "params", v, "cost.params")
+                for v in ({}, None, {"w": np.arange(3)}, 3)
+            ),
+        ]
+    )
 
 
 SPREADS = ("hessian_dissimilarity", "gradient_dissimilarity", "noise")
 
 
-@each(
-    [
-        *(
-            case
-            for name in ("clients", "dim", "examples")
-            for case in counts("quadratics", fm.theory.quadratics, name, 1)
-        ),
-        *numbers("quadratics", fm.theory.quadratics, {"smoothness": "positive"}),
-        *numbers("quadratics", fm.theory.quadratics, {"convexity": "positive"}, types=()),
-        *numbers("quadratics", fm.theory.quadratics, dict.fromkeys(SPREADS, "not negative"), types=()),
-        wrong(lambda: fm.theory.quadratics(smoothness=1.0, convexity=2.0), "convexity", 2.0),
-        *(wrong(lambda v=v: fm.theory.quadratics(seed=v), "seed", v) for v in (-1, "a", 1.5)),
-    ]
-)
-def test_quadratics_are_refused(case: Wrong) -> None:
-    check(case)
+def test_quadratics_are_refused() -> None:
+    check_all(
+        [
+            *(
+                case
+                for name in ("clients", "dim", "examples")
+                for case in counts("quadratics", fm.theory.quadratics, name, 1)
+            ),
+            *numbers("quadratics", fm.theory.quadratics, {"smoothness": "positive"}),
+            *numbers("quadratics", fm.theory.quadratics, {"convexity": "positive"}, types=()),
+            *numbers("quadratics", fm.theory.quadratics, dict.fromkeys(SPREADS, "not negative"), types=()),
+            wrong(lambda: fm.theory.quadratics(smoothness=1.0, convexity=2.0), "convexity", 2.0),
+            *(wrong(lambda v=v: fm.theory.quadratics(seed=v), "seed", v) for v in (-1, "a", 1.5)),
+        ]
+    )
 
 
 FUNCTIONS = {"init": len, "loss": len, "metrics": len, "check": len}
 
 
-@each(wrong(lambda n=n: m.from_functions(**FUNCTIONS | {n: "f"}), n, "f") for n in FUNCTIONS)
-def test_problems_need_functions(case: Wrong) -> None:
-    check(case)
+def test_problems_need_functions() -> None:
+    check_all(wrong(lambda n=n: m.from_functions(**FUNCTIONS | {n: "f"}), n, "f") for n in FUNCTIONS)
 
 
-@each(
-    wrong(lambda n=n, v=v: dataclasses.replace(m.from_functions(len, len), **{n: v}), n, v)
-    for n in ("chunk",)
-    for v in (0, *NOT_COUNTS)
-)
-def test_problems_need_counts(case: Wrong) -> None:
-    check(case)
+def test_problems_need_counts() -> None:
+    check_all(
+        wrong(lambda n=n, v=v: dataclasses.replace(m.from_functions(len, len), **{n: v}), n, v)
+        for n in ("chunk",)
+        for v in (0, *NOT_COUNTS)
+    )
 
 
-@each(
-    [
-        *(
-            wrong(lambda f=f, v=v: f(classes=v), "classes", v, f.__name__)
-            for f in (m.logistic, m.mlp)
-            for v in (0, 1, *NOT_COUNTS)
-        ),
-        *(
-            wrong(lambda f=f, v=v: f(input_shape=v), "input_shape", v, f.__name__)
-            for f in (m.logistic, m.mlp)
-            for v in ((), "28", None, 2.5, {})
-        ),
-        *(
-            wrong(lambda f=f, v=v: f(input_shape=(4, v)), "input_shape[1]", v, f.__name__)
-            for f in (m.logistic, m.mlp)
-            for v in (0, *NOT_COUNTS)
-        ),
-        *(wrong(lambda v=v: m.mlp(hidden=(5, v)), "hidden[1]", v) for v in (0, *NOT_COUNTS)),
-        *(wrong(lambda v=v: m.mlp(hidden=v), "hidden", v) for v in ("300", None, 2.5)),
-    ]
-)
-def test_models_are_refused(case: Wrong) -> None:
-    check(case)
+def test_models_are_refused() -> None:
+    check_all(
+        [
+            *(
+                wrong(lambda f=f, v=v: f(classes=v), "classes", v, f.__name__)
+                for f in (m.logistic, m.mlp)
+                for v in (0, 1, *NOT_COUNTS)
+            ),
+            *(
+                wrong(lambda f=f, v=v: f(input_shape=v), "input_shape", v, f.__name__)
+                for f in (m.logistic, m.mlp)
+                for v in ((), "28", None, 2.5, {})
+            ),
+            *(
+                wrong(lambda f=f, v=v: f(input_shape=(4, v)), "input_shape[1]", v, f.__name__)
+                for f in (m.logistic, m.mlp)
+                for v in (0, *NOT_COUNTS)
+            ),
+            *(wrong(lambda v=v: m.mlp(hidden=(5, v)), "hidden[1]", v) for v in (0, *NOT_COUNTS)),
+            *(wrong(lambda v=v: m.mlp(hidden=v), "hidden", v) for v in ("300", None, 2.5)),
+        ]
+    )
 
 
 @pytest.mark.parametrize("value", [np.int64(2), np.int32(2)])
