@@ -101,3 +101,15 @@ KINDS = {
     "server_only_mvr": a.server_only_mvr(ETA, falling(0.9)),
     "centralized": a.centralized(o.momentum(falling(0.9)), ETA),
 }
+# Those that are like others of `KINDS` in what a back end does for them; all together are every algorithm there is.
+FURTHER = {
+    "fedcm": a.fedcm(ETA, falling(0.5), o.momentum(falling(0.5)), falling(1.0)),
+    "fedacg": a.fedacg(ETA, falling(0.85), falling(0.5)),
+    "diloco": a.diloco(ETA, falling(0.9), falling(0.7), o.adamw(falling(0.9), eps=falling(1e-2))),
+    "mime-split": a.mime(o.adam(falling(0.9), falling(0.99), falling(1e-2)), ETA, split=True),
+    "mime-lookahead": a.mime(o.adam(falling(0.9)), ETA, apply="lookahead"),
+    "mime_lite": a.mime_lite(o.adam(falling(0.9), falling(0.99), falling(1e-2)), ETA, eta_server=falling(1.0)),
+    "mime_lite_mvr": a.mime_lite_mvr(ETA, falling(0.9), anchor="current", output="random"),
+    "mime_mvr-split": a.mime_mvr(ETA, falling(0.9), split=True),
+}
+EVERY = KINDS | FURTHER

@@ -160,6 +160,26 @@ def test_problems_are_said(tmp_path: Path) -> None:
         assert told in text
 
 
+def test_what_workers_of_ray_did_is_told(tmp_path: Path) -> None:
+    """The first round was elsewhere; later, one of two workers was lost, and came back."""
+    path, at = write_run(tmp_path / "Mime", "Mime", rounds=4), "bytes_broadcast"
+    assert "Ray" not in html.page("Elsewhere", load(path), pictures=[])
+    workers = {1: 2, 2: 1, 3: 2}
+    rows = {
+        n: {"workers": w, "workers_lost": int(w < 2), at: n * 10**6, "bytes_gathered": 0} for n, w in workers.items()
+    }
+    change_rows(path, rows)
+    told = {
+        name: value for name, value in table(html.page("Ray", load(path), pictures=[]), "provenance") if "Ray" in name
+    }
+    assert told == {
+        "Ray workers": "1 to 2",
+        "Ray workers lost": "1",
+        "Ray, broadcast a round": "2.00 MB",
+        "Ray, gathered a round": "0 MB",
+    }
+
+
 def test_runs_are_found_and_told_apart(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_run(tmp_path / name, "Mime", rounds=3)

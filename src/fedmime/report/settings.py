@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fedmime.report.recorded import Recorded
-from fedmime.report.words import NOTHING, short
+from fedmime.report.words import NOTHING, megabytes, short
 
 _SAID_ELSEWHERE = ("label",)
 _ENVIRONMENT = {"fedmime": "fedmime", "git": "git revision", "python": "Python", "jax": "JAX", "numpy": "NumPy"}
@@ -48,7 +50,7 @@ def shared(runs: Sequence[Recorded]) -> dict[str, str]:
 
 
 def provenance(runs: Sequence[Recorded]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Versions, machine and data: each fact with its value, or its values with the runs they belong to."""
+    """Versions, machine, data and workers: each fact with its value, or its values with the runs they belong to."""
     facts = []
     for run in runs:
         versions = {word: run.environment.get(name) for name, word in _ENVIRONMENT.items()}
@@ -56,7 +58,12 @@ def provenance(runs: Sequence[Recorded]) -> list[tuple[str, list[tuple[str, str]
         data = {word: run.data.get(name) for name, word in _DATA.items()}
         started = {"started": run.environment.get("time")}
         place = {"directory": None if run.path is None else run.path.resolve().name}
-        facts.append({name: _fact(value) for name, value in (versions | flat(rest) | data | started | place).items()})
+        facts.append(
+            {
+                name: _fact(value)
+                for name, value in (versions | flat(rest) | data | _workers(run) | started | place).items()
+            }
+        )
     found = []
     for name in dict.fromkeys(name for fact in facts for name in fact):
         owners: dict[str, list[str]] = {}
@@ -66,6 +73,20 @@ def provenance(runs: Sequence[Recorded]) -> list[tuple[str, list[tuple[str, str]
         if told != [(NOTHING, "")]:
             found.append((name, told))
     return found
+
+
+def _workers(run: Recorded) -> dict[str, Any]:
+    """What a run on Ray says of its workers; its first and last rounds may have been elsewhere."""
+    used = run.series("workers")[1]
+    if not len(used):
+        return {}
+    fewest, most = int(used.min()), int(used.max())
+    sent = {way: run.series(f"bytes_{way}")[1] for way in ("broadcast", "gathered")}
+    return {
+        "Ray workers": most if fewest == most else f"{fewest} to {most}",
+        "Ray workers lost": int(run.series("workers_lost")[1].sum()),
+        **{f"Ray, {way} a round": f"{megabytes(np.median(each))} MB" for way, each in sent.items() if len(each)},
+    }
 
 
 def _fact(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import pytest
 
 import fedmime as fm
 from engine.backends.ray.losses import FAILING, FAILING_LATER, NOISY, counting, tripled
-from engine.backends.ray.running.setting import MIME, OWN, ROUNDS, SIZES, agree, expected, run, unbroken, workers
-from engine.setting import KINDS, PROBLEM, close, population, same
+from engine.backends.ray.running.setting import MIME, MODES, OWN, ROUNDS, SIZES, agree, expected, run, unbroken, workers
+from engine.setting import EVERY, FURTHER, KINDS, PROBLEM, close, population, same
 from fedmime.engine.backends.specification import Ray
 
 
@@ -22,27 +23,42 @@ def _fast(names: Iterable[str], alike: set[str]) -> list[Any]:
     return [pytest.param(name, marks=[pytest.mark.slow] if name in alike else []) for name in names]
 
 
-_ALIKE = {"fedavg-adam", "fedprox", "loc_mime", "server_only_mvr", "fedavg-client", "fedexp", "ghbm"}
+_ALIKE = {"fedavg-adam", "fedprox", "loc_mime", "server_only_mvr", "fedavg-client", "fedexp", "ghbm", *FURTHER}
 
 
-@pytest.mark.parametrize("kind", _fast(KINDS, _ALIKE))
+def test_every_algorithm_is_among_them() -> None:
+    factories = {name for name in fm.algorithms.__all__ if inspect.isfunction(getattr(fm.algorithms, name))}
+    assert {kind.partition("-")[0].removeprefix("loc_") for kind in EVERY} == factories - {"params"}
+
+
+@pytest.mark.parametrize("kind", _fast(EVERY, _ALIKE))
 def test_every_kind_of_algorithm(ray: Ray, kind: str) -> None:
-    agree(run(KINDS[kind], ray), expected(kind))
+    agree(run(EVERY[kind], ray), expected(kind))
+
+
+@pytest.mark.parametrize("mode", _fast(MODES, MODES.keys() - {"drop-out"}))
+def test_every_mode(ray: Ray, mode: str) -> None:
+    """Cohorts of which some never report, other weights, messages and losses."""
+    agree(run(EVERY["mime-adam"], ray, **MODES[mode]), expected("mime-adam", mode))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [1, 3])
-def test_any_number_of_workers(ray: Ray, count: int, fact: Any) -> None:
-    with fm.backends.ray(workers=count, deadline=300) as others:
-        for kind, algorithm in KINDS.items():
-            agree(run(algorithm, others), expected(kind))
-            assert same(run(algorithm, others).state, run(algorithm, others).state)
-            fact(f"kinds of algorithms on {count} workers, 1e-12 from local, and the same bits again")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_any_number_of_workers(ray: Ray, count: int, mode: str, fact: Any) -> None:
+    with fm.backends.ray(workers=count) as others:
+        for kind, algorithm in EVERY.items():
+            if algorithm.pooled and mode == "chain":  # one place has all data, so that no message is encoded
+                continue
+            ours = run(algorithm, others, **MODES[mode])
+            agree(ours, expected(kind, mode))
+            assert same(ours.state, run(algorithm, others, **MODES[mode]).state), kind
+            fact(f"kinds of algorithms on {count} workers, {mode}: 1e-12 from local, and the same bits again")
 
 
 @pytest.mark.parametrize("kind", ["mime-adam", "scaffold"])
 def test_more_parts_than_workers(ray: Ray, kind: str) -> None:
-    finer = fm.backends.ray(workers=2, deadline=300, parts=2)
+    finer = fm.backends.ray(workers=2, parts=2)
     ours = run(KINDS[kind], finer)
     agree(ours, expected(kind))
     assert same(ours.state, run(KINDS[kind], finer).state)
@@ -177,12 +193,16 @@ def test_an_error_in_a_loss_ends_the_run(ray: Ray, problem: Any) -> None:
 
 
 def test_nothing_is_compiled_after_the_second_round(ray: Ray, tmp_path: Path) -> None:
-    """Table sizes are reserved for a part's share; workers trace the loss only when they compile."""
+    """Table sizes are reserved for a part's share; a process traces the loss only when it compiles.
+
+    The driver evaluates after every round, so that its own program is there after the first one, too.
+    """
     rng = np.random.default_rng(0)
     drawn = population(rng.integers(1, 40, 60).tolist())
     counts, file = [], tmp_path / "traced"
     problem = counting(file)
-    fm.simulate(MIME, problem, drawn, 8, 10, 4, backend=ray, on_round=lambda *_: counts.append(file.stat().st_size))
+    options = {"evaluate_every": 1, "on_round": lambda *_: counts.append(file.stat().st_size)}
+    fm.simulate(MIME, problem, drawn, 8, 10, 4, backend=ray, **options)
     assert counts[1] == counts[-1] > 0
 
 

@@ -21,6 +21,8 @@ from fedmime.engine.backends.ray import crew, dispatch, handshake
 from fedmime.engine.backends.ray.seat import Seat
 from fedmime.engine.backends.specification import Ray
 
+MOST_SECONDS = 5.0  # of a phase in which a worker is lost, with what others do again
+
 
 class _Killing:
     """Kills workers right before or after they were given the parts of certain calls, counted from the start."""
@@ -93,7 +95,7 @@ def test_a_hung_worker_is_replaced_at_the_deadline(ray: Ray, monkeypatch: pytest
     all_ready()
     seat = workers().seats[0]
     with monkeypatch.context() as patch:
-        patch.setattr(workers(), "_options", workers()._options._replace(deadline=6.0))
+        patch.setattr(workers(), "_options", workers()._options._replace(deadline=3.0))
         _Killing(patch, {1: [0]}, "inside", signal.SIGSTOP)
         assert same(run(KINDS["scaffold"], ray).state, whole.state)
     assert not seat.alive
@@ -122,7 +124,7 @@ def test_workers_leave_and_join_between_rounds(ray: Ray) -> None:
 def test_a_slow_worker_gets_fewer_parts(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a worker computes follows its pace; what comes out does not."""
     all_ready()
-    finer = fm.backends.ray(workers=2, deadline=300, parts=4)
+    finer = fm.backends.ray(workers=2, parts=4)
     whole = run(MIME, finer)
     slow, fast = workers().seats
     dealt, collect = [], dispatch.collect
@@ -170,7 +172,9 @@ def test_ten_kills_at_random_times(ray: Ray, monkeypatch: pytest.MonkeyPatch, fa
         start = time.monotonic()
         found = collect(crew, orders, placed)
         if len(crew.lost) > lost:
-            fact(f"seconds of a phase of {kind} that notices a worker killed by SIGKILL", time.monotonic() - start)
+            seconds = time.monotonic() - start
+            fact(f"seconds of a phase of {kind} that notices a worker killed by SIGKILL", seconds)
+            assert seconds < MOST_SECONDS
             killed.append(call in chosen)
         if killer is not None:
             killer.join()
