@@ -147,13 +147,13 @@ def simulate(
     )
     if dry_run:
         if run_dir is not None:
-            RunDirectory(Path(run_dir), saving.keep).check(facts, saving.fresh)
+            RunDirectory(Path(run_dir), saving.keep).check(facts, saving.fresh, rounds)
         return Run({}, state)
     with contextlib.ExitStack() as stack, contextlib.closing(running):
         directory = None
         if run_dir is not None:
             directory = stack.enter_context(RunDirectory(Path(run_dir), saving.keep))
-            directory.claim(facts, facts if config is None else config, running.layout, saving.fresh)
+            directory.claim(facts, facts if config is None else config, running.layout, saving.fresh, rounds)
             state = directory.resume(state, running.stored(blank))
             running.memory = state.memory  # workers look whether they reach its file
         cost = communication.cost(algorithm, params(state), aggregator)
@@ -162,7 +162,7 @@ def simulate(
             Telling(
                 callbacks,
                 log.rows,
-                Started(type(algorithm).__name__, facts if config is None else config, rounds),
+                Started(type(algorithm).__name__, facts if config is None else config, rounds, state.round),
                 directory and directory.path,
             )
         )
