@@ -21,12 +21,14 @@ ROUNDS, STOPS = 5, 3
 CLIENTS = population([13, 14, 15, 16, 13, 14, 15, 16])
 
 
-def _simulate(algorithm: Any, run: Path | None, stops: int | None = None, **options: Any) -> fm.Run:
+def _simulate(
+    algorithm: Any, run: Path | None, stops: int | None = None, rounds: int = ROUNDS, **options: Any
+) -> fm.Run:
     """A run, stopped by a signal after so many rounds."""
     seen: Iterator[int] = iter(range(1, 10**9))
     options = {"saving": fm.Saving(every=2), "drift": True, "evaluate_every": 2} | options
     stop = None if stops is None else (lambda: signal.SIGTERM if next(seen) == stops else None)
-    return fm.simulate(algorithm, PROBLEM, CLIENTS, ROUNDS, 4, 4, seed=3, run_dir=run, stop=stop, **options)
+    return fm.simulate(algorithm, PROBLEM, CLIENTS, rounds, 4, 4, seed=3, run_dir=run, stop=stop, **options)
 
 
 def _exact(algorithm: Any, folder: Path, **options: Any) -> None:
