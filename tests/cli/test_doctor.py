@@ -1,7 +1,10 @@
 """`doctor`: whether everything is here that a run needs, without starting any of it."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -22,6 +25,23 @@ def test_doctor_finds_everything_here(capsys, monkeypatch, tmp_path) -> None:
     assert ended.code == 0
     assert all(row["ok"] for row in found.values())
     assert "4 rounds" in found["a run, saved and resumed"]["found"]
+
+
+def test_a_doctor_who_finds_nothing_wrong_says_nothing_else(tmp_path) -> None:
+    """In a process of its own: JAX has not started, and the warnings of libraries have nobody who hides them."""
+    program = (
+        "import logging, sys; from fedmime.cli import doctor, main; trial = doctor._trial\n"
+        "doctor._trial = lambda: (logging.getLogger('absl').warning('a log line'), trial())[1]\n"
+        "sys.exit(main.main(['doctor', '--json']))"
+    )
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")
+    }
+    environment |= {"FEDMIME_CACHE": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+    ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert ended.stderr == ""
+    found = {row["check"]: row["found"] for row in json.loads(ended.stdout)}
+    assert found["devices"].startswith(f"{cores()} x cpu on ")
 
 
 def test_doctor_says_what_is_wrong(capsys, monkeypatch, tmp_path) -> None:

@@ -69,6 +69,26 @@ def test_resume_goes_further_as_a_longer_run(run: Path, tmp_path: Path, capsys) 
     assert json.loads((copy / "status.json").read_text())["rounds"] == 6
 
 
+@pytest.mark.parametrize("words", [["resume", "RUN", "--rounds", 3], [*ASKED, "--rounds", 3, "--out", "RUN"]])
+@pytest.mark.parametrize("dry", [False, True])
+def test_fewer_rounds_than_are_finished_are_refused(
+    words: list[object], dry: bool, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    more = ["--dry-run"] if dry and words[0] == "train" else ["--quiet"]
+    ended = said([run if word == "RUN" else word for word in words] + more, capsys)
+    told = f"fedmime: rounds: {str(run)!r} has finished 4 rounds, so accepted are 4 and more, got 3\n"
+    assert ended == (2, "", told)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_as_many_rounds_as_are_finished_are_finished_already(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended = said(["resume", run, "--rounds", 4], capsys)
+    assert (ended.code, ended.err) == (0, "SCAFFOLD: all 4 rounds were finished already\n")
+    assert ended.out.startswith("SCAFFOLD: 4 rounds, accuracy ")
+    assert json.loads((run / "status.json").read_text())["state"] == "done"
+
+
 def test_configuration_holds_what_was_asked(run: Path) -> None:
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert (config["label"], config["task"], config["algorithm"]) == ("SCAFFOLD", "digits-logistic", "scaffold")

@@ -479,7 +479,7 @@ def test_24_directory_removed_between_rounds(every: int, again: bool, tmp_path: 
 def test_24_directory_replaced_by_that_of_another_process(tmp_path: Path) -> None:
     """Whoever removed it may have started anew in its place: that run is not written to."""
     with RunDirectory(tmp_path / "run", keep=1) as directory:
-        directory.claim({}, {}, "1 device", fresh=False)
+        directory.claim({}, {}, "1 device", fresh=False, rounds=1)
         shutil.rmtree(tmp_path / "run")
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "run.lock").touch()

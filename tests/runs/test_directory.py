@@ -21,12 +21,14 @@ ROUNDS, STOPS = 5, 3
 CLIENTS = population([13, 14, 15, 16, 13, 14, 15, 16])
 
 
-def _simulate(algorithm: Any, run: Path | None, stops: int | None = None, **options: Any) -> fm.Run:
+def _simulate(
+    algorithm: Any, run: Path | None, stops: int | None = None, rounds: int = ROUNDS, **options: Any
+) -> fm.Run:
     """A run, stopped by a signal after so many rounds."""
     seen: Iterator[int] = iter(range(1, 10**9))
     options = {"saving": fm.Saving(every=2), "drift": True, "evaluate_every": 2} | options
     stop = None if stops is None else (lambda: signal.SIGTERM if next(seen) == stops else None)
-    return fm.simulate(algorithm, PROBLEM, CLIENTS, ROUNDS, 4, 4, seed=3, run_dir=run, stop=stop, **options)
+    return fm.simulate(algorithm, PROBLEM, CLIENTS, rounds, 4, 4, seed=3, run_dir=run, stop=stop, **options)
 
 
 def _exact(algorithm: Any, folder: Path, **options: Any) -> None:
@@ -88,7 +90,7 @@ def test_states_of_every_case_come_back_bit_for_bit(tmp_path: Path) -> None:
         state = algorithm.init(model())
         numbers = jax.tree.map(lambda leaf: (np.asarray(leaf) + rng.normal()).astype(leaf.dtype), state.server)
         with RunDirectory(tmp_path / str(i), keep=1) as directory:
-            directory.claim({}, {}, "1 device", fresh=False)
+            directory.claim({}, {}, "1 device", fresh=False, rounds=1)
             directory.resume(state, ())
             directory.row({"round": 0, "loss": 1.0})
             directory.save(fm.State(1, numbers))
@@ -104,6 +106,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("run") / "one"
     _simulate(a.mime(o.adam(), 0.1), path)
     return path
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_fewer_rounds_than_are_finished_are_refused(dry_run: bool, run: Path) -> None:
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    done = json.loads((run / "status.json").read_text())["round"]
+    with pytest.raises(fm.ConfigError, match=f"^rounds: .* has finished {done} rounds, .*, got {done - 1}$"):
+        _simulate(a.mime(o.adam(), 0.1), run, rounds=done - 1, dry_run=dry_run)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
 def test_a_run_says_what_it_was(run: Path) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import itertools
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import fedmime as fm
-from trackers.small import ROUNDS, simulate
+from fedmime.trackers import pace
+from trackers.small import ROUNDS, break_off, simulate
 
 
 class _Terminal(io.StringIO):
@@ -32,3 +36,19 @@ def test_a_file_gets_the_first_and_the_last_round(capsys: pytest.CaptureFixture[
     told = capsys.readouterr().out
     assert [line.split(",")[0] for line in told.splitlines()] == [f"round 1/{ROUNDS}", f"round {ROUNDS}/{ROUNDS}"]
     assert "\r" not in told
+
+
+def test_speed_is_that_of_rounds_after_the_first_of_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A resumed run: its second process compiles until its clock shows 1000, then takes half a second a round."""
+    break_off(tmp_path / "run", fm.trackers.progress())
+    capsys.readouterr()
+    ends = itertools.count(1000.0, 0.5)
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: next(ends)))
+    monkeypatch.setattr(sys.modules["fedmime.trackers.progress"], "_APPENDED", 0.0)
+    simulate(tmp_path / "run", fm.trackers.progress())
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in lines] == [f"round {n}/{ROUNDS}" for n in (2, 3, 4, 5)]
+    assert ["rounds/s" in line for line in lines] == [False, False, True, True]
+    assert [line.endswith(", 2.0 rounds/s") for line in lines[2:]] == [True, True]

@@ -32,6 +32,9 @@ class Doctor:
 
 def run(args: Doctor) -> int:
     """Look at everything; 0 if all that a run needs is there."""
+    from fedmime.cli import session
+
+    session.start()
     checks: dict[str, Callable[[], str]] = {
         "versions": _versions,
         "devices": _devices,
@@ -63,6 +66,7 @@ def run(args: Doctor) -> int:
 
 
 def _versions() -> str:
+    import fedmime.engine  # noqa: F401 (it asks JAX for one device a core, before JAX starts)
     from fedmime.runs.provenance import environment
 
     found = environment()

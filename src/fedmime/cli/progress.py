@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from fedmime.runs.sizes import size
+from fedmime.trackers.pace import Pace
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -24,9 +25,10 @@ class Progress:
     def __init__(self, label: str, rounds: int, bytes_a_round: int, quiet: bool) -> None:
         self._label, self._rounds, self._bytes, self._quiet = label, rounds, bytes_a_round, quiet
         self._live = sys.stderr.isatty() and not quiet
-        self._start, self._told, self._first = time.monotonic(), -_EVERY, -1  # rounds done before this process
+        self._pace, self._told = Pace(), -_EVERY
         self._accuracy = self._loss = self._epsilon = float("nan")
         self._bar: Any = None
+        self._ran = False  # any round in this process
         self.before = 0  # rounds of earlier runs that are shown in the same line
 
     def __enter__(self) -> Self:
@@ -51,13 +53,15 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+        if kind is None and not self._ran and not self._quiet:
+            sys.stderr.write(f"{self._label}: all {self._rounds} rounds were finished already\n")
 
     def on_round(self, info: Info, measured: Mapping[str, float]) -> None:
         """Show a finished round."""
+        self._ran = True
         self._loss, self._epsilon = info.loss, info.epsilon
         self._accuracy = measured.get("test_accuracy", self._accuracy)
         done = self.before + info.round + 1
-        self._first = done - 1 if self._first < 0 else self._first
         told = self._words(done)
         if self._bar is not None:
             self._bar.update(self._task, completed=done, told=told)
@@ -71,12 +75,11 @@ class Progress:
         return last or time.monotonic() - self._told > (_EVALUATED if evaluated else _EVERY)
 
     def _words(self, done: int) -> str:
-        elapsed = time.monotonic() - self._start
-        speed = (done - self._first) / elapsed if elapsed > 0 else 0.0
-        left = (self._rounds - done) / speed if speed else 0.0
+        speed = self._pace.after_round()
         accuracy = "" if self._accuracy != self._accuracy else f"accuracy {self._accuracy:.2%}, "
         accuracy += "" if self._epsilon != self._epsilon else f"ε {self._epsilon:.2f}, "
-        return f"{accuracy}loss {self._loss:.3f}, {speed:.2f} rounds/s, {clock(left)} left, {size(done * self._bytes)}"
+        left = "" if speed is None else f"{speed:.2f} rounds/s, {clock((self._rounds - done) / speed)} left, "
+        return f"{accuracy}loss {self._loss:.3f}, {left}{size(done * self._bytes)}"
 
 
 def counter(quiet: bool) -> Bar:

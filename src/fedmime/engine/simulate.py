@@ -148,17 +148,17 @@ def simulate(
     with contextlib.ExitStack() as stack:
         running = stack.enter_context(contextlib.closing(specification.start(problem, params(state), needs)))
         if dry_run:
-            return _dry_run(directory, facts, saving, state)
+            return _dry_run(directory, facts, saving, state, rounds)
         stored = running.stored(blank)
         state = state._replace(memory=empty_memory(stored))
         if directory is not None:
             stack.enter_context(directory)
-            directory.claim(facts, facts if config is None else config, running.layout, saving.fresh)
+            directory.claim(facts, facts if config is None else config, running.layout, saving.fresh, rounds)
             state = directory.resume(state, stored)
         running.memory = state.memory  # workers look whether they reach its file
         cost = communication.cost(algorithm, params(state), aggregator)
         log = stack.enter_context(Log(rounds, gate, running.traffic(cost, algorithm), directory))
-        started = Started(type(algorithm).__name__, facts if config is None else config, rounds)
+        started = Started(type(algorithm).__name__, facts if config is None else config, rounds, state.round)
         telling = stack.enter_context(_telling(callbacks, log, started, directory))
         intake.say()
         prefetch = Prefetch(work, running, state.round, rounds, waits=feedback)
@@ -182,10 +182,12 @@ def simulate(
     return Run(history.columns(log.rows), state)
 
 
-def _dry_run(directory: RunDirectory | None, facts: Mapping[str, Any], saving: Saving, state: State) -> Run:
+def _dry_run(
+    directory: RunDirectory | None, facts: Mapping[str, Any], saving: Saving, state: State, rounds: int
+) -> Run:
     """Refuse the directory if a run would refuse it; a run without rounds."""
     if directory is not None:
-        directory.check(facts, saving.fresh)
+        directory.check(facts, saving.fresh, rounds)
     return Run({}, state)
 
 

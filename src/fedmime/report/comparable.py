@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from fedmime.report.common import configurations
 from fedmime.report.recorded import Recorded
 from fedmime.report.words import listed, short
 
@@ -21,7 +23,7 @@ def warning(runs: Sequence[Recorded]) -> str:
     """A sentence that says why figures cannot be compared; empty where they can, as far as the runs tell."""
     if groups := _apart(runs, [_data(run) for run in runs]):
         return f"These runs are on different data ({groups}): their figures cannot be compared."
-    if groups := _apart(runs, [_task(run) for run in runs]):
+    if groups := _apart(runs, [_task(config) for config in configurations(runs)]):
         return f"These runs are of different tasks ({groups}): their figures do not compare the methods."
     return ""
 
@@ -30,9 +32,9 @@ def _data(run: Recorded) -> dict[str, str]:
     return {name: short(run.data[name]) for name in _DATA if run.data.get(name) is not None}
 
 
-def _task(run: Recorded) -> dict[str, str]:
+def _task(config: Mapping[str, Any]) -> dict[str, str]:
     """The task of the command line, or the problem that the library was given."""
-    task, problem = run.config.get("task"), run.config.get("problem")
+    task, problem = config.get("task"), config.get("problem")
     if task is not None:
         return {"task": short(task)}
     if not isinstance(problem, Mapping):

@@ -15,6 +15,7 @@ import numpy as np
 from fedmime.errors import DataError
 from fedmime.files import read_object
 from fedmime.report.style import method
+from fedmime.runs.directory import IDENTITY
 from fedmime.runs.history import METRICS, columns, read_rows
 from fedmime.runs.history import rounds_to as rounds_to_target
 from fedmime.runs.yaml_file import read_mapping
@@ -32,6 +33,7 @@ class Recorded:
     history: Mapping[str, np.ndarray]
     seconds: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0))  # at the end of each round
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     status: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     environment: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -103,6 +105,7 @@ def _run(path: Path) -> Recorded:
         history=history,
         seconds=_seconds(path / "timings.jsonl", history.get("round", np.empty(0))),
         config=config,
+        identity=_mapping(path / IDENTITY),
         status=_mapping(path / "status.json"),
         environment=_mapping(path / "env.json"),
         data=_mapping(path / "data.json"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedmime.report.common import configurations
 from fedmime.report.recorded import Recorded
 from fedmime.report.words import NOTHING, megabytes, short
 
@@ -34,9 +35,14 @@ def flat(config: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 def _settings(runs: Sequence[Recorded]) -> dict[str, list[str]]:
     """Each setting's value in every run."""
-    each = [flat(run.config) for run in runs]
+    each = [_named(flat(config)) for config in configurations(runs)]
     names = dict.fromkeys(name for found in each for name in found if name not in _SAID_ELSEWHERE)
     return {name: [found.get(name, NOTHING) for found in each] for name in names}
+
+
+def _named(found: Mapping[str, str]) -> dict[str, str]:
+    """The kind of a thing stands for the thing: `algorithm`, not `algorithm.kind`."""
+    return {name.removesuffix(".kind"): value for name, value in found.items()}
 
 
 def differing(runs: Sequence[Recorded]) -> dict[str, list[str]]:

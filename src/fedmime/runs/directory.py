@@ -28,7 +28,7 @@ import jax
 import numpy as np
 
 from fedmime.algorithms.algorithm import State, params
-from fedmime.errors import CheckpointError, LockError
+from fedmime.errors import CheckpointError, ConfigError, LockError
 from fedmime.files import flush, read_object, require_writable, sha256_of, whole_file
 from fedmime.runs import history, identity, provenance
 from fedmime.runs.checkpoint import Checkpoints, Saved
@@ -102,22 +102,23 @@ class RunDirectory:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def check(self, facts: Mapping[str, Any], fresh: bool) -> None:
+    def check(self, facts: Mapping[str, Any], fresh: bool, rounds: int) -> None:
         """Raise what `claim` and `resume` would raise, without writing anything, for a dry run.
 
         Args:
             facts: the identity of the run, see `identity.facts`.
             fresh: whether an earlier run in the directory would be removed.
+            rounds: number of rounds of the whole run.
         """
         require_writable(self.path)
         if (self.path / LOCK).exists():
             with self:
                 pass
         if not fresh:
-            self._open(facts)
+            self._open(facts, rounds)
             self._saved()
 
-    def claim(self, facts: Mapping[str, Any], config: Mapping[str, Any], layout: str, fresh: bool) -> None:
+    def claim(self, facts: Mapping[str, Any], config: Mapping[str, Any], layout: str, fresh: bool, rounds: int) -> None:
         """Make the directory this run's own and write down what was asked.
 
         Args:
@@ -126,12 +127,13 @@ class RunDirectory:
             config: the configuration, as the user gave it.
             layout: how cohorts are divided, `Backend.layout`. A run may go on with another one, and says so.
             fresh: remove an earlier run in the directory, instead of continuing or refusing it.
+            rounds: number of rounds of the whole run. A run that has finished more is refused with `ConfigError`.
         """
         import yaml
 
         if fresh:
             self._clear()
-        self._open(facts)
+        self._open(facts, rounds)
         before = provenance.layout_in(self.path / ENVIRONMENT)
         for name, text in {
             CONFIG: yaml.safe_dump(dict(config), sort_keys=False),
@@ -240,12 +242,20 @@ class RunDirectory:
         """Wall-clock seconds that the run took so far, those before a resumption included."""
         return self._before + time.monotonic() - self._began
 
-    def _open(self, facts: Mapping[str, Any]) -> None:
-        """Prepare access to the checkpoints of the run with these facts; a directory with another run is refused."""
+    def _open(self, facts: Mapping[str, Any], rounds: int) -> None:
+        """Prepare access to the checkpoints of the run with these facts.
+
+        A directory with another run is refused, and so is a run that has finished more rounds than it is to have.
+        """
         if (self.path / IDENTITY).is_file():
             self._compare(facts)
         self._configuration = identity.digest(facts)
         self.checkpoints = Checkpoints(self.path / CHECKPOINTS, self._keep, self._configuration)
+        if max(self.checkpoints.rounds(), default=0) > rounds:
+            saved = self._saved()  # an unsound checkpoint does not count
+            if saved is not None and saved.round > rounds:
+                done = f"{str(self.path)!r} has finished {saved.round} rounds"
+                raise ConfigError(f"rounds: {done}, so accepted are {saved.round} and more, got {rounds}")
 
     def _saved(self) -> Saved | None:
         """The newest sound checkpoint, after the history before it was verified against its length and digest.

@@ -31,6 +31,8 @@ class Started:
     """What was asked for, as `config.yaml` records it: nested dictionaries of plain values."""
     rounds: int
     """The number of rounds of the whole run."""
+    finished: int = 0
+    """How many of them earlier processes have finished."""
     mark: Mark | None = None
     """Where this callback stood when the run was broken off; None for a new run and without a directory."""
 
