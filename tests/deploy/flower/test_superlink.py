@@ -139,13 +139,17 @@ def test_a_record_may_follow_as_soon_as_its_reply_was_taken() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["path"].endswith("push-messages"):
             await send({"type": "http.response.start", "status": 200})
-            await send({"type": "http.response.body", "body": taken()})
-            seen.append(await pushed("push-object", record("s", 1, 10)))
+            await send({"type": "http.response.body", "body": taken()[:5], "more_body": True})
+            await send({"type": "http.response.body", "body": taken()[5:], "more_body": True})
+            assert len(web.said) == 1  # nothing of it has left
+            await send({"type": "http.response.body", "body": b""})
+            assert web.said[1]["body"] == taken()
+            seen.append(await pushed("push-object", record("s", 1, 10), Web(b"")))
         else:
             await send({"type": "http.response.start", "status": 200})
 
-    async def pushed(name: str, body: bytes) -> int:
-        web = Web(body)
+    async def pushed(name: str, body: bytes, web: Web) -> int:
+        web.pieces = [body]
         headers = [(b"content-length", b"%d" % len(body))]
         scope = {"type": "http", "path": f"/v1/fleet/{name}", "headers": headers, "client": ELSEWHERE}
         await guard(scope, web.receive, web.send)
@@ -153,10 +157,11 @@ def test_a_record_may_follow_as_soon_as_its_reply_was_taken() -> None:
 
     seen: list[int] = []
     guard = guarded(app)
-    assert asyncio.run(pushed("push-object", record("s", 1, 10))) == 403
-    assert asyncio.run(pushed("push-messages", announcement())) == 200
+    web = Web()
+    assert asyncio.run(pushed("push-object", record("s", 1, 10), Web())) == 403
+    assert asyncio.run(pushed("push-messages", announcement(), web)) == 200
     assert seen == [200]
-    assert asyncio.run(pushed("push-messages", announcement(dst_node_id=5))) == 403
+    assert asyncio.run(pushed("push-messages", announcement(dst_node_id=5), Web())) == 403
 
 
 def refusing(status: int) -> Any:

@@ -149,7 +149,11 @@ class Guard:
 
 
 class _Heard:
-    """Passes a response on, and remembers its status. What a good one says is told before its receiver has it."""
+    """Passes a response on, and remembers its status.
+
+    What a good one says is told before its receiver has any of it: the last piece may be an empty one that nobody waits
+    for.
+    """
 
     def __init__(self, send: Send, told: Callable[[bytes], None] | None) -> None:
         self._send, self._told, self._body, self.status = send, told, b"", 0
@@ -159,8 +163,10 @@ class _Heard:
             self.status = message["status"]
         elif self._told is not None and self.status == 200:
             self._body += message.get("body", b"")
-            if not message.get("more_body", False):
-                self._told(self._body)
+            if message.get("more_body", False):
+                return
+            self._told(self._body)
+            message = {"type": "http.response.body", "body": self._body}
         await self._send(message)
 
 
