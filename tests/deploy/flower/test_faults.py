@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import fedmime as fm
-from deploy.flower.machine import as_users_run_it, command, left_over, listening, program, simulated, started
+from deploy.flower.machine import as_users_run_it, command, left_over, listening, memory, program, simulated, started
 from deploy.flower.running import TASK, Fault, deployed, equal, learn, process_of
 from fedmime.deploy.flower import keys, operate
 from fedmime.deploy.flower.audit import fingerprint
@@ -70,12 +70,6 @@ def test_a_reply_that_is_too_large_costs_its_sender(tmp_path: Path) -> None:
     assert history["clients"].tolist() == [3, 2, 3]
     assert grown < 100e6
     assert "413" in (tmp_path / "logs" / "superlink.log").read_text()
-
-
-def memory(process: int) -> int:
-    """The largest number of bytes that a process has ever occupied."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def test_a_fleet_that_is_gone_costs_rounds_and_no_model(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from deploy.flower.echo import Echo
 from fedmime.deploy.flower import keys, node, records
-from fedmime.errors import ConfigError
+from fedmime.errors import ClusterError, ConfigError
 
 flwr = pytest.importorskip("flwr.app")
 
@@ -147,6 +147,29 @@ def test_a_sender_that_died_is_not_waited_for(
     assert fleet_node._client.replies == []
 
 
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [(503, "cannot answer now: busy"), (401, "does not accept this node: busy; its public key"), (403, None)],
+)
+def test_what_the_server_refuses_is_told_in_one_line(
+    status: int, told: str | None, fleet_node: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    import httpx
+
+    request = httpx.Request("POST", "https://a")
+
+    def refuse() -> None:
+        with fleet_node._told():
+            raise httpx.HTTPStatusError("", request=request, response=httpx.Response(status, text="busy"))
+
+    if told is None:
+        refuse()
+        assert "a message is lost: busy" in caplog.text
+    else:
+        with pytest.raises(ClusterError, match=told):
+            refuse()
+
+
 def test_errors_become_replies(fleet_node: Any) -> None:
     other = message(flwr.RecordDict({"other": flwr.ConfigRecord({"a": 1})}))
     client = answered(fleet_node, message(records.wrapped(b"raise")), other)
@@ -166,8 +189,6 @@ def test_keys_that_are_none(tmp_path: Path) -> None:
 def test_a_server_that_is_away_is_tried_for_as_long_as_patience_lasts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedmime.errors import ClusterError
-
     monkeypatch.setattr(node, "_AGAIN", 0.1)
     keys.make_server(tmp_path / "server", ["127.0.0.1"])
     key = keys.make_node(tmp_path / "keys", "a")

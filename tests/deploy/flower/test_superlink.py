@@ -275,8 +275,30 @@ def test_requests_state_their_length_and_keep_to_it(name: str, headers: dict[str
 
 def test_the_bound_follows_the_largest_message() -> None:
     for most, size, status in [(1000, 100_000, 413), (1000, 1000, 403), (1 << 30, PART, 403), (1 << 30, 2 * PART, 413)]:
-        found = asked(guarded(most=most), "/v1/fleet/push-object", HERE, {"content-length": str(size)})
+        guard = guarded(most=most)
+        assert served(guard, "/v1/fleet/activate-node", HERE, {"content-length": "10", "flwr-public-key": "k"}) == 200
+        headers = {"content-length": str(size), "flwr-public-key": "k"}
+        found = asked(guard, "/v1/fleet/push-object", HERE, headers)
         assert found.status == status  # what is not too large is read, and belongs to no reply
+
+
+def test_little_is_read_before_a_key_was_accepted() -> None:
+    """Flower reads a request into memory before it looks at the signature. Strangers may send many at a time."""
+    statuses = [200]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": statuses[0]})
+
+    guard, path = guarded(app), "/v1/fleet/push-object"
+    large = {"content-length": str(PART), "flwr-public-key": "k"}
+    small = large | {"content-length": "10"}
+    assert served(guard, path, ELSEWHERE, large) == 401
+    assert served(guard, "/v1/fleet/activate-node", ELSEWHERE, small) == 200
+    assert asked(guard, path, ELSEWHERE, large).status == 403  # it was read
+    assert served(guard, path, ELSEWHERE, large | {"flwr-public-key": "other"}) == 401
+    statuses[0] = 401  # the key is revoked
+    assert asked(guard, "/v1/fleet/pull-messages", ELSEWHERE, small).status == 401
+    assert served(guard, path, ELSEWHERE, large) == 401
 
 
 def test_a_reply_announces_no_more_records_than_the_largest_message_has() -> None:

@@ -196,6 +196,8 @@ class FleetNode:
             self._heard = time.monotonic()
         except httpx.HTTPStatusError as error:
             code, words = error.response.status_code, " ".join(error.response.text.split())[:200]
+            if code >= httpx.codes.INTERNAL_SERVER_ERROR:
+                raise ClusterError(f"flower: the server at {self._address} cannot answer now: {words}") from None
             if code not in (httpx.codes.FORBIDDEN, httpx.codes.REQUEST_ENTITY_TOO_LARGE):
                 known = f"the server at {self._address} does not accept this node: {words}"
                 raise ClusterError(f"flower: {known}; its public key has to be registered there") from None

@@ -6,14 +6,15 @@ for a key. Whoever reaches the port could register a node, or start a program of
 clients. It also reads requests of up to two gigabytes into memory before it looks at their signature.
 
 The guard stands before all that. Only processes of its own user on its own machine reach more than the interface of
-nodes. Requests to that one are bounded before they are read, and what nodes deliver is judged (`deliveries.py`). The
-launcher asks the guard whether it is there before it does anything else, because how it is put before the SuperLink
-depends on Flower's insides.
+nodes. Requests to that one are bounded before they are read, closely until Flower has accepted their key, and what
+nodes deliver is judged (`deliveries.py`). The launcher asks the guard whether it is there before it does anything else,
+because how it is put before the SuperLink depends on Flower's insides.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import ipaddress
 import json
 import logging
@@ -49,7 +50,7 @@ _BESIDE = 1 << 14  # bytes of a request beside what it carries, and of those tha
 _EACH = 80  # bytes by which a reply's announcement grows with each of its records
 _ARRIVING = 120.0  # seconds that a request has to arrive
 _SILENT = 20.0  # seconds that a connection has for its first request
-_CONNECTIONS = 8192
+_CONNECTIONS, _KEYS = 8192, 1 << 14
 _UNSIGNED, _NOT_ACTIVATED = 401, (_FLEET + "activate-node", 412)  # how Flower refuses keys
 OPENING = (
     "FLWR_INTERNAL_GRPC_CONTROL_API",
@@ -76,6 +77,7 @@ class Guard:
         self._largest = min(most, PART) + _BESIDE  # record
         self._announced = _BESIDE + _EACH * (most // PART)
         self._deliveries, self._refusals = Deliveries(most), audit.Refusals()
+        self._signed: collections.OrderedDict[bytes, None] = collections.OrderedDict()  # keys that Flower has accepted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or refuse it."""
@@ -104,6 +106,7 @@ class Guard:
     async def _fleet(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve or refuse a request of a node."""
         headers = dict(scope["headers"])
+        key = headers.get(b"flwr-public-key", b"")
         if (refused := self._unbounded(scope["path"], headers)) is not None:
             await _say(send, refused[0], {"detail": refused[1]})
             return
@@ -129,9 +132,13 @@ class Guard:
         finally:
             if asked is not None:
                 deliveries.forget(asked)
+            if heard.status == 200:
+                self._signed[key] = None
+                if len(self._signed) > _KEYS:
+                    self._signed.popitem(last=False)
             if heard.status == _UNSIGNED or (scope["path"], heard.status) == _NOT_ACTIVATED:
-                address = str((scope.get("client") or "?")[0])
-                key, what = headers.get(b"flwr-public-key", b""), scope["path"].removeprefix(_FLEET)
+                self._signed.pop(key, None)
+                address, what = str((scope.get("client") or "?")[0]), scope["path"].removeprefix(_FLEET)
                 self._refusals.add(key, address, what[:40], heard.status)
 
     def _unbounded(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
@@ -145,6 +152,8 @@ class Guard:
         most = self._largest if path == _DELIVER else self._announced
         if int(stated) > most:
             return 413, f"a request of {int(stated)} bytes is too large, accepted are at most {most}"
+        if int(stated) > _BESIDE and headers.get(b"flwr-public-key", b"") not in self._signed:
+            return 401, "a node says who it is before it delivers anything"
         return None
 
 
