@@ -91,11 +91,11 @@ def running(prepared: Any, nodes: int, flower: bool, home: Path) -> Iterator[tup
     with Launcher(home / "logs") as launcher:
         server = launcher.directory / "server"
         keys.make_server(server, [LOOPBACK])
-        port, *others = free_ports(1 + nodes)
+        (port,) = free_ports(1)
         control = start_superlink(launcher, server, LOOPBACK, port, 1 << 28)
         with contextlib.closing(Relay(port)) as relay:
             address = Address(LOOPBACK, relay.port, server / keys.AUTHORITY)
-            for (name, columns), other in zip(clients.items(), others, strict=True):
+            for name, columns in clients.items():
                 key = keys.make_node(launcher.directory / "keys", name)
                 key.with_name(f"{name}.pub").rename(server / keys.NODES / f"{name}.pub")
                 store = home / f"{name}.store"
@@ -104,7 +104,7 @@ def running(prepared: Any, nodes: int, flower: bool, home: Path) -> Iterator[tup
                 given["log"] = str(home / f"{name}.times")
                 plan = NodePlan(name, key, address, Order("benchmarks.deployment_node:of_task", given, (str(_ROOT),)))
                 if flower:
-                    start_supernode(launcher, plan, other)
+                    start_supernode(launcher, plan)
                 else:
                     start_node(launcher, plan, 60.0)
             admission = Admission(control, server / keys.NODES)

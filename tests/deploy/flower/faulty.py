@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import lying
+
 from fedmime.deploy.flower import builders
 from fedmime.deploy.protocol import Node, unpack
 
@@ -15,11 +17,17 @@ from fedmime.deploy.protocol import Node, unpack
 class Faulty:
     """Passes requests on. At the n-th one to learn, it sleeps, crashes or sends too much; once, or ever after.
 
+    A liar tells the lies of its list, one each time it is asked to learn, and the last one ever after (`lying.py`).
+
     Every request adds a line to the trace: its round, its kind, with masks its stage, and the kind of the reply.
     """
 
     def __init__(self, node: Node, fault: str | None, at: int, once: str | None, trace: str) -> None:
         self._node, self._fault, self._left, self._once, self._trace = node, fault, at, once, Path(trace)
+        self._lies: list[str] = []
+        if fault is not None and fault.startswith("lie "):
+            self._lies = json.loads(fault.removeprefix("lie "))
+            self._liar = lying.Liar(Path(trace).with_name("canary"))
 
     def answer(self, request: bytes) -> bytes:
         asked = unpack(request, 1 << 30)
@@ -38,6 +46,8 @@ class Faulty:
                 if name == "large":
                     return b"x" * int(number)
         reply = self._node.answer(request)
+        if self._lies and asked.kind == "ask":
+            return self._liar.told(self._lies.pop(0) if len(self._lies) > 1 else self._lies[0], reply)
         words = (asked.fields.get("round"), asked.kind, asked.fields.get("stage"), unpack(reply, 1 << 30).kind)
         with self._trace.open("a") as file:
             file.write(" ".join(map(str, words)) + "\n")

@@ -50,13 +50,19 @@ def program(words: Sequence[object], seconds: float, home: Path) -> subprocess.C
     )
 
 
-def simulated(deployed: Path, nodes: int, rounds: int) -> Path:
-    """The directory of a simulation of a deployed run, with the same clients."""
+def simulated(deployed: Path, nodes: int, rounds: int, honest: int | None = None) -> Path:
+    """The directory of a simulation of a deployed run, with the same clients, or only the first ones of them."""
     out = deployed.with_name(f"{deployed.name}-simulated")
     program = str(Path(__file__).with_name("regrouped.py"))
-    words = [sys.executable, program, str(deployed), str(out), str(nodes), str(rounds)]
+    words = [sys.executable, program, str(deployed), str(out), str(nodes), str(rounds), str(honest or nodes)]
     subprocess.run(words, env=environment(out.parent), capture_output=True, text=True, timeout=250, check=True)
     return out
+
+
+def memory(process: int) -> int:
+    """The largest number of bytes that a process has ever occupied."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def left_over(of: Path) -> list[str]:

@@ -76,7 +76,7 @@ def learn(
     **setting: Any,
 ) -> dict[str, np.ndarray]:
     """Run to the end; gives the history."""
-    asked = Setting(task=TASK, rounds=rounds, cohort=nodes, **({"algorithm": "fedavg"} | setting))
+    asked = Setting(task=TASK, rounds=rounds, **({"algorithm": "fedavg", "cohort": nodes} | setting))
     plan = {
         "call": "fedmime.deploy.flower.server_app:of_setting",
         "most": 1 << 20,

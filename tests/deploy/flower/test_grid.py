@@ -144,6 +144,11 @@ def test_the_end_of_the_run_is_no_failure_of_a_node() -> None:
     def lost(_: bytes) -> bytes:
         raise httpx.ConnectError("refused")
 
+    grid: Any = FakeGrid({})
+    for act, words in [(stopped, "the run was stopped"), (lost, "the SuperLink is lost: refused")]:
+        grid.get_node_ids = lambda act=act: act(b"")
+        with pytest.raises(ClusterError, match=words):
+            GridTransport(grid, 1000).nodes()
     with pytest.raises(ClusterError, match="the run was stopped"):
         exchanged({1: stopped})
     with pytest.raises(ClusterError, match="the SuperLink is lost: refused"):

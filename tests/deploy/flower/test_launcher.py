@@ -1,5 +1,7 @@
 """The keeper: no process and no file outlives its launcher, however either of them ends."""
 
+import itertools
+import json
 import os
 import signal
 import subprocess
@@ -7,11 +9,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fedmime.deploy.flower import keeper, keys
 from fedmime.deploy.flower import launcher as launchers
 from fedmime.deploy.flower.launcher import Launcher
+from fedmime.deploy.flower.superlink import OPENING
 from fedmime.errors import ClusterError
 
 # A process that starts one in a session of its own, which starts another and leaves it to nobody: as Flower's do.
@@ -88,15 +93,30 @@ def test_all_end_with_a_launcher_that_is_killed(number: int, tmp_path: Path) -> 
 
 
 def test_all_end_with_a_keeper_that_is_killed(tmp_path: Path) -> None:
-    """Its children die with it; what they have started notices that, as Flower's processes do, or is Flower's fault."""
+    """Its children die with it, and those that left them end with the launcher, which knows them by a mark."""
+    command, seen = tree(tmp_path)
+    stranger = subprocess.Popen(["sleep", "600"])
+    with Launcher(tmp_path / "logs") as launcher:
+        launcher.start("tree", command)
+        assert until(lambda: len(seen()) == 3)
+        os.kill(launcher._keeper.pid, signal.SIGKILL)
+        assert until(lambda: not alive(seen()[0]))
+        assert alive(seen()[2])
+    assert not any(map(alive, seen()))
+    assert stranger.poll() is None
+    stranger.kill()
+    stranger.wait()
+
+
+def test_children_die_with_a_keeper_that_is_killed(tmp_path: Path) -> None:
     with Launcher(tmp_path / "logs") as launcher:
         launcher.start("sleep", ["sleep", "600"])
         launcher.start("echo", ["sh", "-c", f"echo $PPID > {tmp_path}/keeper; exec sleep 600"])
         assert until(lambda: (tmp_path / "keeper").exists() and (tmp_path / "keeper").read_text().strip())
-        keeper = int((tmp_path / "keeper").read_text())
-        children = [int(name) for name in os.listdir("/proc") if name.isdigit() and parent(int(name)) == keeper]
+        keeping = int((tmp_path / "keeper").read_text())
+        children = [int(name) for name in os.listdir("/proc") if name.isdigit() and parent(int(name)) == keeping]
         assert len(children) == 2
-        os.kill(keeper, signal.SIGKILL)
+        os.kill(keeping, signal.SIGKILL)
         assert until(lambda: not any(map(alive, children)))
         with pytest.raises(ClusterError, match="keeps the others was ended"):
             assert until(lambda: launcher.check() is not None)
@@ -129,6 +149,80 @@ def test_nodes_are_started_again(tmp_path: Path) -> None:
         before = lines.read_text()
         time.sleep(1.5)
         assert lines.read_text() == before
+
+
+_IMPATIENT = """
+from fedmime.deploy.flower import keeper
+
+keeper._PAUSE, keeper._LOOK = 0.01, 0.01
+keeper.main()
+"""
+
+
+def test_a_process_that_cannot_start_is_given_up(tmp_path: Path) -> None:
+    """It is tried again after pauses that grow, and then told of like one that is not to be started again."""
+    lines = tmp_path / "lines"
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", _IMPATIENT], **pipes) as keeping:
+        command = ["sh", "-c", f"date +%s.%N >> {lines}; exit 7"]
+        order = {"name": "node", "command": command, "environment": dict(os.environ), "log": str(tmp_path / "log")}
+        keeping.stdin.write(json.dumps(order | {"again": True}) + "\n")
+        keeping.stdin.flush()
+        assert json.loads(keeping.stdout.readline()) == {"ended": "node", "code": 7}
+        keeping.stdin.close()
+    times = [float(line) for line in lines.read_text().split()]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert len(times) == 6
+    assert pauses[-1] > 0.16
+    assert pauses[-1] > 2 * pauses[0]
+
+
+def test_a_process_that_has_lived_is_worth_more_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(keeper.time, "monotonic", lambda: now[0])
+    found = keeper._Again({})
+    for lived in [1.0] * 5 + [11.0] + [1.0] * 5:
+        found.begun()
+        now[0] += lived
+        assert found.ended()
+    found.begun()
+    assert not found.ended()
+
+
+def test_a_free_port_is_another_one_every_time(tmp_path: Path) -> None:
+    """A port that somebody else took in the meantime cannot keep a process from being started again."""
+    lines = tmp_path / "lines"
+    with Launcher(tmp_path / "logs") as launcher:
+        launcher.start("node", ["sh", "-c", f"echo $0 >> {lines}", keeper.FREE_PORT], again=True)
+        assert until(lambda: lines.exists() and lines.read_text().count("\n") >= 2)
+    assert len({int(line) for line in lines.read_text().split()}) > 1
+
+
+@pytest.mark.parametrize("name", [*OPENING, "FLWR_DATABASE", "FLWR_TELEMETRY_ENABLED"])
+def test_no_variable_of_the_user_changes_whom_flower_serves(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "the user's")
+    with Launcher(tmp_path / "logs") as launcher:
+        launcher.start("env", ["sh", "-c", "env; exec sleep 600"])
+        assert until(lambda: launcher.log("env").exists() and "FLWR_HOME" in launcher.log("env").read_text())
+        assert "the user's" not in launcher.log("env").read_text()
+
+
+def test_nothing_is_started_at_a_superlink_without_a_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's own program in place of ours, as if a version of Flower had ways past the guard."""
+    pytest.importorskip("flwr")
+    start = Launcher.start
+
+    def unguarded(self: Launcher, name: str, command: list[str], *rest: Any) -> None:
+        start(self, name, ["flower-superlink", *command[command.index("--host") :]], *rest)
+
+    monkeypatch.setattr(Launcher, "start", unguarded)
+    keys.make_server(tmp_path / "server", [launchers.LOOPBACK])
+    (port,) = launchers.free_ports(1)
+    refused = pytest.raises(ClusterError, match="no guard stands before the SuperLink")
+    with Launcher(tmp_path / "logs") as launcher, refused:
+        launchers.start_superlink(launcher, tmp_path / "server", launchers.LOOPBACK, port, 1000)
 
 
 def test_nothing_is_reported_home(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import ssl
 import time
 import urllib.error
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedmime.deploy.flower.superlink import PROBE
 from fedmime.errors import ClusterError, ConfigError
 
 _MODULE = "fedmime_deployed"
@@ -63,17 +65,36 @@ class Control:
             alive: raises an error if the SuperLink has ended, and there is nothing to wait for.
         """
         end = time.monotonic() + seconds
-        trusted = ssl.create_default_context(cafile=str(self._authority))
         while time.monotonic() < end:
             alive()
             try:
-                urllib.request.urlopen(f"https://{self._address}/health", timeout=2, context=trusted).close()
+                self._read("/health")
                 return
             except urllib.error.HTTPError:  # it serves, whatever it says
                 return
             except OSError:
                 time.sleep(0.1)
         raise ClusterError(f"flower: the SuperLink at {self._address} does not serve after {seconds:.0f} s")
+
+    def demand_guard(self, most: int) -> None:
+        """Make sure that a guard stands before the SuperLink, and that it has this bound.
+
+        Raises:
+            ClusterError: there is none. Whoever reaches the port could then start programs here and on nodes.
+        """
+        try:
+            found = json.loads(self._read(PROBE))
+        except (OSError, ValueError):
+            found = None
+        if found != {"most": most}:
+            words = f"flower: no guard stands before the SuperLink at {self._address}, so nothing is started"
+            raise ClusterError(f"{words}; its version of flwr may be one that fedmime does not know")
+
+    def _read(self, path: str) -> bytes:
+        """What the SuperLink says to a plain request."""
+        trusted = ssl.create_default_context(cafile=str(self._authority))
+        with urllib.request.urlopen(f"https://{self._address}{path}", timeout=5, context=trusted) as response:
+            return response.read(1 << 16)
 
     def register(self, public_key: Path) -> int:
         """Let a node in.

@@ -40,8 +40,13 @@ class GridTransport:
         self._grid, self._most = grid, most
 
     def nodes(self) -> Sequence[int]:
-        """See `Transport.nodes`."""
-        return sorted(self._grid.get_node_ids())
+        """See `Transport.nodes`.
+
+        Raises:
+            ClusterError: the run was stopped, or the SuperLink is lost.
+        """
+        with _lost():
+            return sorted(self._grid.get_node_ids())
 
     def exchange(self, requests: Mapping[int, bytes], deadline: float) -> Iterator[tuple[int, bytes | Failure]]:
         """See `Transport.exchange`.

@@ -5,8 +5,9 @@ to become the parent of every descendant whose own parent ends, and finds them a
 input ends, which happens however the launcher ends, and then removes the launcher's temporary directory.
 
 Each line of the input is an order: to start a process, or to end one. Each line of the output tells of a process that
-has ended by itself. It imports nothing but the standard library, and is started in a session of its own, so that what a
-terminal sends to the launcher (Ctrl-C) does not reach it.
+has ended by itself. One that is to be started again is, after a pause that grows; if it always ends at once, it is told
+of like the others. The keeper imports nothing but the standard library, and is started in a session of its own, so that
+what a terminal sends to the launcher (Ctrl-C) does not reach it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,7 +28,29 @@ from typing import Any
 _SUBREAPER, _DEATH_SIGNAL = 36, 1  # of prctl
 _GRACE = 4.0  # seconds that processes have to end
 _LOOK = 0.5  # seconds between two looks at them
+_AT_ONCE, _TRIES = 10.0, 6  # seconds; so often may a process end within them, one time after another
+_PAUSE, _GROWTH = 0.5, 2.0  # seconds before it is started again, and how they grow
+FREE_PORT = "{free port}"
+"""In a command: a port of the loopback interface that nobody uses when the process is started."""
 _LIBC = ctypes.CDLL(None)
+
+
+class _Again:
+    """A process that is started again whenever it ends."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self.order, self._begun, self._short, self.due = order, time.monotonic(), 0, 0.0
+
+    def begun(self) -> None:
+        """It was started just now."""
+        self._begun, self.due = time.monotonic(), float("inf")
+
+    def ended(self) -> bool:
+        """It has ended; gives whether it is worth another try."""
+        now = time.monotonic()
+        self._short = self._short + 1 if now - self._begun < _AT_ONCE else 0
+        self.due = now + _PAUSE * _GROWTH ** max(self._short - 1, 0)
+        return self._short < _TRIES
 
 
 class Keeper:
@@ -34,7 +58,7 @@ class Keeper:
 
     def __init__(self) -> None:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._again: dict[str, dict[str, Any]] = {}  # orders of those that are started again when they end
+        self._again: dict[str, _Again] = {}
 
     def run(self) -> None:
         """Follow orders until there will be no more."""
@@ -55,10 +79,15 @@ class Keeper:
             _end([found] if (found := self._running.pop(order["end"], None)) else [])
             return
         if order["again"]:
-            self._again[order["name"]] = order
+            self._again[order["name"]] = _Again(order)
+        self._start(order)
+
+    def _start(self, order: dict[str, Any]) -> None:
+        if order["name"] in self._again:
+            self._again[order["name"]].begun()
         log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         self._running[order["name"]] = subprocess.Popen(  # noqa: S603 (what the launcher asks for)
-            order["command"],
+            [_free_port() if word == FREE_PORT else word for word in order["command"]],
             env=order["environment"],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -72,11 +101,14 @@ class Keeper:
         for name, process in list(self._running.items()):
             if process.poll() is not None:
                 del self._running[name]
-                if name in self._again:
-                    self._follow(self._again[name])
+                if name in self._again and self._again[name].ended():
                     continue
+                self._again.pop(name, None)
                 sys.stdout.write(json.dumps({"ended": name, "code": process.returncode}) + "\n")
                 sys.stdout.flush()
+        for each in self._again.values():
+            if each.due <= time.monotonic():
+                self._start(each.order)
         known = {process.pid for process in self._running.values()}
         ours = {process for process, parent in _parents().items() if parent == os.getpid()}
         for left in ours - known:
@@ -128,6 +160,12 @@ def _parents() -> dict[int, int]:
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
                 found[int(name)] = int(file.read().rpartition(")")[2].split()[1])
     return found
+
+
+def _free_port() -> str:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return str(found.getsockname()[1])
 
 
 def _die_with_parent() -> None:

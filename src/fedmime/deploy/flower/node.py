@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ _SHORTEST, _LONGEST, _GROWTH = 0.05, 2.0, 1.4  # seconds between two looks for a
 _AGAIN = 2.0  # seconds before a lost SuperLink is tried again
 _BEAT, _EXPECTED = 4.0, 10.0  # seconds between two signs of life, and within which the SuperLink expects one
 _RAISED, _UNKNOWN = 2, 0  # Flower's codes of errors
+_STALLED = 30.0  # seconds without a record of a message that was announced, after which its sender is given up
 _LOG = logging.getLogger("fedmime.node")
 
 
@@ -114,37 +115,51 @@ class FleetNode:
         """Answer one message after another. The longer there was none, the longer is the pause between two looks."""
         pause = _SHORTEST
         while True:
-            message = None
+            reply = None
             with self._told():
-                message = self._fetched()
-            if message is None:
+                reply = self._next()
+            if reply is None:
                 time.sleep(pause)
                 pause = min(pause * _GROWTH, _LONGEST)
             else:
                 pause = _SHORTEST
-                reply = _reply(self._node, message)
                 with self._told():
                     self._deliver(reply)
 
-    def _fetched(self) -> Any:
-        """The next message to the node; None if there is none now."""
-        from flwr.app import Message
+    def _next(self) -> Any:
+        """The reply to the next message to the node; None if there is none now."""
+        import httpx
+        from flwr.common.serde import message_from_proto
         from flwr.proto.fleet_pb2 import PullMessagesRequest
-        from flwr.supercore.inflatable import inflatable_protobuf_utils as protobuf
-        from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
+        from flwr.supercore.inflatable.inflatable_protobuf_utils import make_confirm_message_received_fn_protobuf
+        from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 
         found = self._client.PullMessages(PullMessagesRequest(node=self._named))
         if not found.messages_list:
             return None
-        run, tree = found.messages_list[0].metadata.run_id, found.message_object_trees[0]
-        message = pull_and_inflate_object_from_tree(
-            tree,
-            protobuf.make_pull_object_fn_protobuf(self._client.PullObject, self._named, run),
-            protobuf.make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._named, run),
-            return_type=Message,
-        )
-        message.metadata.__dict__["_message_id"] = tree.object_id  # a message cannot hold the digest of itself
-        return message
+        message, tree = message_from_proto(found.messages_list[0]), found.message_object_trees[0]
+        run = message.metadata.run_id
+        confirm = make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._named, run)
+        if message.metadata.message_type != f"query.{ACTION}":  # nothing that it holds is fetched
+            confirm(tree.object_id)
+            return _refusal(message, _UNKNOWN, "this node answers messages of fedmime only")
+        try:
+            content = self._content(run, tree, confirm)
+        except (httpx.HTTPError, ObjectPullError):
+            raise
+        except Exception as error:  # arrays, for example, which this process refuses to inflate
+            _LOG.warning("a message cannot be read: %s: %s", type(error).__name__, error)
+            return _refusal(message, _RAISED, "the message holds what no message of fedmime does")
+        return _reply(self._node, message, content)
+
+    def _content(self, run: int, tree: Any, confirm: Callable[[str], None]) -> Any:
+        """What a message holds."""
+        from flwr.app import Message
+        from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
+        from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
+
+        pull = _impatient(make_pull_object_fn_protobuf(self._client.PullObject, self._named, run))
+        return pull_and_inflate_object_from_tree(tree, pull, confirm, return_type=Message).content
 
     def _deliver(self, reply: Any) -> None:
         """Announce a reply, and send those of its records that the SuperLink does not have."""
@@ -181,6 +196,8 @@ class FleetNode:
             self._heard = time.monotonic()
         except httpx.HTTPStatusError as error:
             code, words = error.response.status_code, " ".join(error.response.text.split())[:200]
+            if code >= httpx.codes.INTERNAL_SERVER_ERROR:
+                raise ClusterError(f"flower: the server at {self._address} cannot answer now: {words}") from None
             if code not in (httpx.codes.FORBIDDEN, httpx.codes.REQUEST_ENTITY_TOO_LARGE):
                 known = f"the server at {self._address} does not accept this node: {words}"
                 raise ClusterError(f"flower: {known}; its public key has to be registered there") from None
@@ -204,17 +221,45 @@ def _private_key(path: Path) -> Any:
     return found
 
 
-def _reply(node: Node, message: Any) -> Any:
-    """The reply to a message. Whatever it holds, there is one."""
-    from flwr.app import Error, Message
+def _impatient(pull: Callable[[str], bytes]) -> Callable[[str], bytes]:
+    """The function that fetches a record, which gives up when none of a message has come for a while.
 
-    if message.metadata.message_type != f"query.{ACTION}":
-        return Message(Error(_UNKNOWN, "this node answers messages of fedmime only"), reply_to=message)
+    A ServerApp that dies between announcing a message and sending its records would otherwise be waited for until
+    Flower notices, which takes minutes.
+    """
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
+
+    last = time.monotonic()
+
+    def pulled(name: str) -> bytes:
+        nonlocal last
+        try:
+            found = pull(name)
+        except ObjectUnavailableError:
+            if time.monotonic() - last > _STALLED:
+                raise ObjectPullError(name, f"none of the message has come for {_STALLED:.0f} s") from None
+            raise
+        last = time.monotonic()
+        return found
+
+    return pulled
+
+
+def _reply(node: Node, message: Any, content: Any) -> Any:
+    """The reply to a message. Whatever it holds, there is one."""
+    from flwr.app import Message
+
     try:
-        return Message(records.wrapped(node.answer(records.unwrapped(message.content, MOST))), reply_to=message)
+        return Message(records.wrapped(node.answer(records.unwrapped(content, MOST))), reply_to=message)
     except Exception as error:
         _LOG.exception("a message got no answer")
-        return Message(Error(_RAISED, f"{type(error).__name__}: {error}"[:200]), reply_to=message)
+        return _refusal(message, _RAISED, f"{type(error).__name__}: {error}"[:200])
+
+
+def _refusal(message: Any, code: int, words: str) -> Any:
+    from flwr.app import Error, Message
+
+    return Message(Error(code, words), reply_to=message)
 
 
 def main() -> None:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedmime.deploy.flower import keys
+from fedmime.deploy.flower import audit, keys
 from fedmime.deploy.flower.admission import Admission
 from fedmime.deploy.flower.control import Control
 from fedmime.deploy.flower.launcher import (
+    AUDIT,
     LOOPBACK,
     Address,
     Launcher,
@@ -65,9 +66,9 @@ def local(
             plans.append(NodePlan(name, key, server, order))
         admission = Admission(control, home / keys.NODES)
         admission.update()
-        for plan, port in zip(plans, free_ports(len(plans)), strict=True):
+        for plan in plans:
             if flower:
-                start_supernode(launcher, plan, port)
+                start_supernode(launcher, plan)
             else:
                 start_node(launcher, plan, patience=_BEGINNING)
         yield Running(launcher, admission)
@@ -115,7 +116,7 @@ def node(plan: NodePlan, patience: float, flower: bool) -> None:
         FleetNode(plan.order.build(), str(plan.server), plan.server.authority, plan.key, patience).serve()
         return
     with Launcher(plan.key.parent / "logs") as launcher:
-        start_supernode(launcher, plan, *free_ports(1))
+        start_supernode(launcher, plan)
         while True:
             launcher.check()
             time.sleep(_PAUSE)
@@ -160,17 +161,15 @@ def follow(
 
 @contextlib.contextmanager
 def _audit(logs: Path) -> Iterator[None]:
-    """Write down which nodes were let in and shut out."""
+    """Write down which keys were let in and shut out; the SuperLink adds which it refused."""
     logs.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(logs / "nodes.log")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    log = logging.getLogger("fedmime.nodes")
-    before, log.propagate = log.propagate, False
-    log.setLevel(logging.INFO)
-    log.addHandler(handler)
+    handler = audit.written_to(logs / f"{AUDIT}.log")
+    before, audit.LOG.propagate = audit.LOG.propagate, False
+    audit.LOG.setLevel(logging.INFO)
+    audit.LOG.addHandler(handler)
     try:
         yield
     finally:
-        log.removeHandler(handler)
-        log.propagate = before
+        audit.LOG.removeHandler(handler)
+        audit.LOG.propagate = before
         handler.close()
