@@ -18,7 +18,6 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple, TypeVar
 
 from fedmime.deploy.protocol import Frame, FrameError, pack
@@ -49,7 +48,7 @@ class Hello(NamedTuple):
     nonce: str
     """32 hexadecimal digits that no other request has; the reply repeats them."""
     version: str
-    """Of the library."""
+    """Of the library, `fedmime.version.exact`: another one may draw other random numbers."""
     seed: int
     """Of mini-batches and of clients' random numbers."""
     batch_size: int | None
@@ -348,14 +347,6 @@ def refusal(nonce: str, reason: str, words: object) -> bytes:
     """The bytes of a refusal. The words may be anything: they become one line of bounded length."""
     line = "".join(c if c.isprintable() else " " for c in str(words)[:500])
     return packed(Refusal(nonce, reason, line))
-
-
-def library_version() -> str:
-    """The version of this library, which both sides must share: another one may draw other random numbers."""
-    try:
-        return version("fedmime")
-    except PackageNotFoundError:  # run from its source
-        return "0+source"
 
 
 def parameters_digest(arrays: Mapping[str, str]) -> str:

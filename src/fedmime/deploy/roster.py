@@ -159,7 +159,7 @@ class Roster:
             ("model", profile.parameters, self._parameters),
         ):
             if theirs != ours:
-                raise FrameError(f"its {what} is {theirs[:16]!r}, the server's {ours[:16]!r}")
+                raise FrameError(f"its {what} is {theirs[:24]!r}, the server's {ours[:24]!r}")
         if words := self._obstacles.get(profile.dialect):
             raise FrameError(words)
         return profile

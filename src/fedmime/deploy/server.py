@@ -21,7 +21,7 @@ from fedmime.algorithms.algorithm import Algorithm
 from fedmime.deploy import affine
 from fedmime.deploy.backend import Deployed
 from fedmime.deploy.fleet import Fleet, Registered, Registry
-from fedmime.deploy.messages import AFFINE, Hello, library_version
+from fedmime.deploy.messages import AFFINE, Hello
 from fedmime.deploy.roster import Roster
 from fedmime.deploy.secret import Secret
 from fedmime.deploy.secure.options import SecureSum, check_secure, fields_of
@@ -38,6 +38,7 @@ from fedmime.runs import identity
 from fedmime.runs.directory import IDENTITY, RunDirectory
 from fedmime.trackers import Callback
 from fedmime.validation import NON_NEGATIVE, POSITIVE, count, made, real
+from fedmime.version import exact
 
 FLEET, SECRET = "fleet.json", "secret"
 _NONE = "0" * 32  # in place of an identity or a nonce that is not there yet
@@ -143,7 +144,7 @@ def run(
 
     made("deploy", "algorithm", algorithm, Algorithm, "come from fm.algorithms")
     terms = terms_of(algorithm, aggregation, problem, initial, check_secure("deploy", secure))
-    hello = Hello(_NONE, _NONE, library_version(), seed, batch_size, epochs, steps, drift, terms.configuration, None)
+    hello = Hello(_NONE, _NONE, exact(), seed, batch_size, epochs, steps, drift, terms.configuration, None)
     hello = hello._replace(secure=fields_of(secure))
     plan = _Plan(transport, terms, hello, cohort_size, taking, saving, waiting or Waiting(), test)
     return _carried_out(plan, None if run_dir is None else Path(run_dir), begin)
@@ -188,7 +189,7 @@ def run_setting(
     assert s.cohort is not None
     terms = terms_of(algorithm, aggregation, problem, secure=check_secure("deploy", secure))
     rule = s.seed, s.batch, s.epochs, s.steps, s.drift
-    hello = Hello(_NONE, _NONE, library_version(), *rule, terms.configuration, plain(s), secure=fields_of(secure))
+    hello = Hello(_NONE, _NONE, exact(), *rule, terms.configuration, plain(s), secure=fields_of(secure))
     plan = _Plan(transport, terms, hello, s.cohort, taking, saving, waiting or Waiting(), test)
     return _carried_out(plan, None if run_dir is None else Path(run_dir), begin)
 
