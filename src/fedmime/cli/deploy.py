@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import logging
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
@@ -112,14 +113,15 @@ def _local(args: Local) -> int:
 
     plan = planned(args)
     population = partition.regroup(plan.prepared.population, args.nodes)
-    if args.fresh:
-        shutil.rmtree(plan.out / "nodes", ignore_errors=True)
 
     def orders(directory: Path) -> dict[str, Order]:
         return {name: order(args.task, population, name, directory, plan) for name in population.ids}
 
-    with operate.local(plan.out / "logs", orders, plan.most, args.node == "flower") as running:
-        return _follow(args, plan, running)
+    with _alone(args, plan):
+        if args.fresh:
+            shutil.rmtree(plan.out / "nodes", ignore_errors=True)
+        with operate.local(plan.out / "logs", orders, plan.most, args.node == "flower") as running:
+            return _follow(args, plan, running)
 
 
 def _server(args: Server) -> int:
@@ -131,9 +133,22 @@ def _server(args: Server) -> int:
             f"keys: {str(args.keys)!r} holds no server's certificate; fedmime deploy keys --server makes one"
         )
     plan = planned(args)
-    with operate.served(plan.out / "logs", args.keys, args.host, args.port, plan.most) as running:
+    logs, at = plan.out / "logs", (args.host, args.port)
+    with _alone(args, plan), operate.served(logs, args.keys, *at, plan.most) as running:
         sys.stderr.write(f"fedmime: serving nodes at {args.host}:{args.port}\n")
         return _follow(args, plan, running)
+
+
+@contextlib.contextmanager
+def _alone(args: Served, plan: Plan) -> Iterator[None]:
+    """Keep other processes out of the run directory before anything is written to it or removed."""
+    from fedmime.deploy.directory import LAUNCHER, alone
+    from fedmime.runs.directory import RunDirectory
+
+    with alone(plan.out, LAUNCHER):
+        with RunDirectory(plan.out, args.keep):  # its server takes it again
+            pass
+        yield
 
 
 def _client(args: Client) -> int:
@@ -234,6 +249,8 @@ def _follow(args: Served, plan: Plan, running: Running) -> int:
     s = prepared.setting
     assert s.rounds is not None
     assert s.cohort is not None
+    owners = running.launcher.directory / "owners.json"
+    running.admission.control.tell_owners(owners)
     arguments = {
         "setting": plain(s),
         "run_dir": str(out.absolute()),
@@ -242,6 +259,7 @@ def _follow(args: Served, plan: Plan, running: Running) -> int:
         "waiting": {"nodes": args.nodes, "joining": args.wait, "deadline": args.deadline},
         "command": sys.argv,
         "secure": fields_of(plan.secure),
+        "owners": str(owners),
     }
     told = {"call": _SERVER, "most": plan.most, "arguments": arguments}
     with Signals() as signals, Progress(prepared.label, s.rounds, plan.bytes * s.cohort, args.quiet) as progress:

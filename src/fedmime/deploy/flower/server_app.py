@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmime.deploy.flower.channel import MOST
@@ -82,6 +83,7 @@ def of_setting(
     waiting: Mapping[str, Any],
     command: Sequence[str],
     secure: Mapping[str, Any] | None = None,
+    owners: str | None = None,
 ) -> None:
     """The run of `fedmime deploy`: what a setting names, told to a launcher.
 
@@ -95,8 +97,10 @@ def of_setting(
         waiting: the fields of a `Waiting`.
         command: the launcher's, which the run directory records in place of Flower's, since that holds a token.
         secure: the numbers of a `SecureSum`, if messages are masked.
+        owners: the file that says whose keys nodes have, see `Control.tell_owners`.
     """
     from fedmime.compilation import prepare
+    from fedmime.deploy.flower.control import owners_in
     from fedmime.deploy.secure.options import of_fields
     from fedmime.deploy.server import Waiting, run_setting
     from fedmime.engine import Saving
@@ -116,6 +120,7 @@ def of_setting(
         on_round=report.on_round,
         stop=report.stop,
         secure=of_fields(secure),
+        owners=None if owners is None else lambda: owners_in(Path(owners)),
     )
 
 
