@@ -68,6 +68,8 @@ class Client(Insistent):
     torch: str | None = None
     """A client in PyTorch: the function that makes it, as FILE.py:FUNCTION or MODULE:FUNCTION. It is called with a
     dictionary of name, data and state, and returns what fm.deploy.torch_client returns."""
+    backend: Literal["local", "reference"] = "local"
+    """Where the client is computed: by compiled programs, or eagerly, to debug it; with --torch, neither."""
     state: Path | None = None
     """Where the client keeps what belongs to it between rounds; by default beside its key."""
     node: NodeKind = "fedmime"
@@ -187,8 +189,9 @@ def _jax_order(args: Client, name: str, state: str, secure: SecureSum | None) ->
 
     tasks.get(args.task)
     session.start()
-    given = {"task": args.task, "store": str(args.data.absolute()), "name": name, "state": state}
-    return Order(BUILDER, given | {"secure": fields_of(secure)})
+    store = str(args.data.absolute())
+    given = {"task": args.task, "store": store, "name": name, "state": state, "backend": args.backend}
+    return Order(BUILDER, given | {"secure": fields_of(secure)}, files=(store,))
 
 
 def _torch_order(args: Client, function: str, name: str, state: str) -> Order:
@@ -201,8 +204,15 @@ def _torch_order(args: Client, function: str, name: str, state: str) -> Order:
     here = Path.cwd()
     if place.endswith(".py"):  # what lies beside the file can be imported from there
         here, function = (here / place).parent, f"{here / place}:{called}"
-    config = {"name": name, "data": str(args.data.absolute()), "state": state}
-    return Order(_OF_FUNCTION, {"function": function, "config": config}, (str(here),))
+        code = sorted(here.glob("*.py"))
+    else:
+        package = here / place.partition(".")[0]
+        code = [package if package.is_dir() else package.with_suffix(".py")]
+    data = args.data.absolute()
+    config = {"name": name, "data": str(data), "state": state}
+    return Order(
+        _OF_FUNCTION, {"function": function, "config": config}, (str(here),), files=(*map(str, code), str(data))
+    )
 
 
 def _say_what_nodes_say() -> None:

@@ -1,4 +1,4 @@
-"""What a run directory holds of a deployed run beside the files of a simulation, and that one start at a time writes it.
+"""What a run directory holds of a deployed run beside the files of a simulation; one start at a time writes it.
 
 `fleet.json` names the clients and their order; from `secret` the privacy noise follows. Both are private to the user,
 and both are there before the engine takes the directory. A start that gathers clients may take long, and another one

@@ -1,8 +1,8 @@
 """The roster: which node speaks for which client.
 
-The transport authenticates nodes; which client a node speaks for, it says itself, once. Where the server knows whose key
-a node has, only that client's name is accepted. Otherwise the name belongs to the node that comes first, and nobody else
-can speak for that client as long as the node is connected: one node, one client, one update a round.
+The transport authenticates nodes; which client a node speaks for, it says itself, once. Where the server knows whose
+key a node has, it accepts no other name. Elsewhere a name belongs to the node that comes first. From then on nobody
+else can speak for that client as long as the node is connected: one node, one client, one update a round.
 """
 
 from __future__ import annotations
