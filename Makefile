@@ -58,7 +58,7 @@ test: install lint browser
 # Real deployments: five nodes, masked sums, faults, clients in PyTorch, two network namespaces (which take root).
 # About half an hour on two cores.
 test-deploy: install torch
-	$(BIN)/python -m pytest --quiet -m slow tests/deploy
+	$(BIN)/python -m pytest --quiet -m slow tests/deploy tests/faults/test_deploy_fuzz.py
 
 # The wheel with the newest packages on the index, whatever constraints.txt says, under each of these interpreters. XLA's
 # flags that the tests set are not known to every version.

@@ -14,6 +14,7 @@ from engine.backends.ray.losses import FAILING_LATER
 from engine.setting import PROBLEM, a
 from fedmime.deploy.messages import Answer, Ask, Hello, Profile, Refusal, is_a, opened, packed
 from fedmime.deploy.node import JaxNode
+from fedmime.deploy.protocol import Frame, pack
 from fedmime.deploy.terms import terms_of
 from fedmime.version import exact
 
@@ -80,6 +81,17 @@ def test_a_run_that_is_another_is_refused(hello: Hello, words: str) -> None:
 def test_a_node_without_an_algorithm_needs_a_setting() -> None:
     assert "names none" in _said(_node(None), _hello()).words
     assert "unknown field" in _said(_node(None), _hello(setting={"imports": "os"})).words
+
+
+def test_a_hello_says_how_long_to_train() -> None:
+    neither = frame(packed(_hello()))
+    for epochs, steps in [(None, None), (1, 1)]:
+        fields = {**neither.fields, "epochs": epochs, "steps": steps}
+        told = frame(_node().answer(pack(Frame("hello", fields)))).fields
+        assert (told["reason"], told["words"]) == (
+            "structure",
+            f"hello: it must say epochs or steps, got {epochs} and {steps}",
+        )
 
 
 def _known(node: JaxNode, **changes: Any) -> JaxNode:

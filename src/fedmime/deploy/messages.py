@@ -367,6 +367,8 @@ def _check(kind: type, fields: Mapping[str, Any]) -> None:
     for name, field in accepted.items():
         if not field.accepts(fields[name]):
             raise FrameError(f"{_KINDS[kind]}: {name} must be {field.words}, got {str(fields[name])[:80]!r}")
+    if kind is Hello and (fields["epochs"] is None) == (fields["steps"] is None):
+        raise FrameError(f"hello: it must say epochs or steps, got {fields['epochs']} and {fields['steps']}")
 
 
 def _tupled(value: Any) -> Any:
