@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-rates test test-deploy test-versions lint bench docs install browser clean
+.PHONY: demo demo-rates test torch test-deploy test-versions lint bench docs install browser clean
 
 # Stamps make a second install free; they are renewed when the project's requirements change. The demo needs no
 # developers' tools. Pip never removes an extra, and the full install is one for the demo, too.
@@ -19,6 +19,15 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $(VENV)/installed-demo $@
 
 install: $(VENV)/installed
+
+# PyTorch for the clients that are written in it. It belongs to no extra: without --no-deps, the builds that most indexes
+# offer would bring a gigabyte of CUDA with them. Whoever has an index of builds for the CPU gives it to pip.
+TORCH := torch filelock typing-extensions sympy networkx jinja2 fsspec mpmath MarkupSafe
+$(VENV)/installed-torch: constraints.txt | $(VENV)/installed
+	$(PIP) install --quiet --no-deps --constraint constraints.txt $(TORCH)
+	touch $@
+
+torch: $(VENV)/installed-torch
 
 demo: $(VENV)/installed-demo
 	$(BIN)/fedmime compare --config examples/demo.yaml --out runs/demo/two-labels
@@ -46,10 +55,10 @@ test: install lint browser
 	$(BIN)/python -m pytest --quiet $(FLOWER)
 	XLA_FLAGS= FEDMIME_NATIVE=0 $(BIN)/python -m pytest --quiet $(SHARED) tests/engine/backends/test_reference.py -k "models_and and (mlp-fedavg or mlp-mime_mvr or cnn-fedavg)"
 
-# Real deployments: five nodes, masked sums, faults, two network namespaces (which take root). About half an hour on two
-# cores.
-test-deploy: install
-	$(BIN)/python -m pytest --quiet -m slow tests/deploy
+# Real deployments: five nodes, masked sums, faults, clients in PyTorch, two network namespaces (which take root).
+# About half an hour on two cores.
+test-deploy: install torch
+	$(BIN)/python -m pytest --quiet -m slow tests/deploy tests/faults/test_deploy_fuzz.py
 
 # The wheel with the newest packages on the index, whatever constraints.txt says, under each of these interpreters. XLA's
 # flags that the tests set are not known to every version.

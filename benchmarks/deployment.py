@@ -135,11 +135,12 @@ def learn(prepared: Any, nodes: int, flower: bool, home: Path, secure: SecureSum
     return seen
 
 
-def prepared_for(task: str, algorithm: Any, nodes: int, rounds: int, steps: int, secure: bool = False) -> Any:
-    """A run of all nodes in every round; messages that are masked are clipped for that."""
-    messages = Messages(clip=1.0) if secure else Messages()
+def prepared_for(
+    task: str, algorithm: Any, nodes: int, rounds: int, steps: int, messages: Messages | None = None, base: Any = None
+) -> Any:
+    """A run of all nodes in every round."""
     numbers = {"rounds": rounds, "cohort": nodes, "steps": steps, "evaluate_every": rounds}
-    return train.prepare(Setting(task, algorithm, aggregation=messages, **numbers))
+    return train.prepare(Setting(task, algorithm, base, aggregation=messages or Messages(), **numbers))
 
 
 def cost_of(prepared: Any, nodes: int, secure: SecureSum | None = None) -> communication.Cost:
@@ -183,16 +184,17 @@ def main() -> None:
     if args.rounds <= _WARM:
         parser.error(f"--rounds must be more than the {_WARM} that do not count, got {args.rounds}")
     secure = SecureSum() if args.secure else None
-    prepared = prepared_for(args.task, args.algorithm, args.nodes, args.rounds, args.steps, args.secure)
+    messages = Messages(clip=1.0) if args.secure else None
+    prepared = prepared_for(args.task, args.algorithm, args.nodes, args.rounds, args.steps, messages)
     with tempfile.TemporaryDirectory() as directory:
         seen = learn(prepared, args.nodes, args.node == "flower", Path(directory), secure)
         first, last, rounds = seen[_WARM - 1], seen[-1], len(seen) - _WARM
-        messages = answered(Path(directory), first, last)
+        told = answered(Path(directory), first, last)
     masked = ", masked" if args.secure else ""
     print(f"{args.task}, {args.algorithm}{masked}, {args.nodes} nodes ({args.node}), rounds {_WARM + 1} to {len(seen)}")
-    each = len(messages) / rounds / args.nodes
+    each = len(told) / rounds / args.nodes
     print(f"time of a round: {(last.at - first.at) / rounds:.2f} s, {each:.0f} messages to each node")
-    tell_cpu(last.cpu - first.cpu, messages, start_of_flower() if args.node == "flower" else None)
+    tell_cpu(last.cpu - first.cpu, told, start_of_flower() if args.node == "flower" else None)
     tell_bytes(first.passed, last.passed, rounds, cost_of(prepared, args.nodes, secure).bytes * args.nodes)
 
 

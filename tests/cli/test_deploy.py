@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import filelock
 import pytest
 
 from faults.program import said
+from fedmime.deploy.directory import LAUNCHER
+from fedmime.runs.directory import LOCK
 
 pytest.importorskip("flwr")
 
@@ -73,6 +76,25 @@ def test_refusals(words: list[object], told: str, tmp_path: Path, monkeypatch: p
     assert ended.err.startswith(f"fedmime: {told}")
     assert ended.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("lock", [LAUNCHER, LOCK])
+@pytest.mark.parametrize("action", ["local", "server"])
+def test_a_directory_at_which_another_process_works(
+    action: str, lock: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """Nothing of it is touched, whatever was asked for."""
+    monkeypatch.chdir(tmp_path)
+    assert said(["deploy", "keys", "federation", "--server", "localhost"], capsys).code == 0
+    kept = tmp_path / "run" / "nodes" / "node_0" / "kept"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("what a client keeps")
+    words = ["deploy", action, "--task", "digits-logistic", "--nodes", 2, "--rounds", 1, "--out", "run", "--fresh"]
+    with filelock.FileLock(tmp_path / "run" / lock):
+        ended = said(words, capsys)
+    assert (ended.code, ended.err) == (6, "fedmime: run directory 'run' is in use by another process\n")
+    assert kept.exists()
+    assert not (tmp_path / "run" / "logs").exists()
 
 
 def test_keys_of_a_server_and_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -14,7 +14,7 @@ from fedmime.algorithms.abstract import anchor_of
 from fedmime.deploy import affine
 from fedmime.deploy.dialect import Offer
 from fedmime.deploy.kept import DiskShelf
-from fedmime.deploy.messages import NEVER, NOTHING, POINTS, Answer, Ask, Hello, library_version, opened, packed
+from fedmime.deploy.messages import NEVER, NOTHING, POINTS, Answer, Ask, Hello, opened, packed
 from fedmime.deploy.protocol import Node, unpack
 from fedmime.deploy.rule import Signature
 from fedmime.engine.backends.backend import Figures, Work
@@ -25,6 +25,7 @@ from fedmime.engine.round import run_key, work_of
 from fedmime.engine.sampling import Schedule
 from fedmime.hyperparameters import at_round
 from fedmime.vector import Vector
+from fedmime.version import exact
 
 RUN, NONCE, DIGEST = "a" * 32, "b" * 32, "c" * 64
 MOST = 1 << 24
@@ -110,7 +111,7 @@ def greeting(before: Round) -> bytes:
     """The request by which a node joins the run."""
     s, arrays = before.schedule, before.model.arrays
     rule = (s.seed, s.batch_size, s.epochs, s.steps)
-    return packed(Hello(RUN, NONCE, library_version(), *rule, True, DIGEST, None, arrays))
+    return packed(Hello(RUN, NONCE, exact(), *rule, True, DIGEST, None, arrays))
 
 
 def asks(before: Round) -> list[bytes]:

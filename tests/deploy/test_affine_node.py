@@ -95,13 +95,53 @@ TRAIN = asks(MIME)[1]
         (_node(), asks(MIME)[0], {"affine": {"model": False}}, "structure", "must have 0 bytes for 0 models, got 64"),
         (_node(), greeting(MIME), {"version": "9.9"}, "failed", "of fedmime, the server 9.9; they must be the same"),
         (_node(), greeting(MIME), {"arrays": None}, "failed", "got no arrays"),
-        (_node(), greeting(MIME), {"arrays": {"z": "float64[2]"}}, "failed", "AssertionError"),
+        (
+            _node(),
+            greeting(MIME),
+            {"arrays": {"z": "float64[2]"}},
+            "failed",
+            "a AssertionError, of which the node's own log says",
+        ),
     ],
 )
 def test_refusals(node: AffineNode, request_: bytes, changes: Any, reason: str, words: str) -> None:
     reply = _asked(node, request_, **changes)
     assert (reply.kind, reply.fields["nonce"], reply.fields["reason"]) == ("refusal", NONCE, reason)
     assert words in reply.fields["words"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"), [(fm.DataError, "data"), (fm.ConfigError, "failed"), (FloatingPointError, "failed")]
+)
+def test_what_went_wrong_with_the_data_stays_with_the_node(
+    kind: type[Exception], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Quoting(Quadratic):
+        def gradient(self, y: Any, rows: Any) -> Any:
+            raise kind("patient 4711 has the label 99")
+
+    node = AffineNode(Quoting(MIME.columns), "hospital 7")
+    node.answer(greeting(MIME))
+    reply = _asked(node, asks(MIME)[0])
+    assert (reply.kind, reply.fields["reason"]) == ("refusal", reason)
+    assert reply.fields["words"] == f"a {kind.__name__}, of which the node's own log says more"
+    assert "patient 4711" in caplog.text
+
+
+def test_a_round_that_is_over_stays_over_and_keeps_what_is_newer(tmp_path: Path) -> None:
+    """A request that was delayed or replayed changes nothing; a server that says hello can go back."""
+    shelve(SCAFFOLD, tmp_path)
+    node, (request,), shelf = _node(tmp_path), asks(SCAFFOLD), DiskShelf(tmp_path / RUN)
+    assert _asked(node, request, round=5).kind == "answer"
+    assert sorted(shelf.rounds()) == [1, 5]
+    late = _asked(node, request, round=4, kept=-1)
+    assert (late.kind, late.fields["reason"]) == ("refusal", "round")
+    assert "round 4 is over; this client is in round 5" in late.fields["words"]
+    assert sorted(shelf.rounds()) == [1, 5]
+    assert _asked(node, request, round=6, kept=2).kind == "refusal"  # of which there is none
+    assert sorted(shelf.rounds()) == [1, 5]
+    node.answer(greeting(SCAFFOLD))
+    assert _asked(node, request, round=4).kind == "answer"
 
 
 def test_a_model_that_explodes_is_no_answer() -> None:

@@ -12,9 +12,11 @@ import fedmime as fm
 from deploy.fleets import CLIENTS, FEDAVG, FIRST, MIME, Meddling, answered, asked, deploy, frame, nodes
 from engine.backends.ray.losses import FAILING_LATER
 from engine.setting import PROBLEM, a
-from fedmime.deploy.messages import Answer, Ask, Hello, Profile, Refusal, is_a, library_version, opened, packed
+from fedmime.deploy.messages import Answer, Ask, Hello, Profile, Refusal, is_a, opened, packed
 from fedmime.deploy.node import JaxNode
+from fedmime.deploy.protocol import Frame, pack
 from fedmime.deploy.terms import terms_of
+from fedmime.version import exact
 
 g = fm.aggregation
 RUN, NONCE = "1" * 32, "2" * 32
@@ -27,7 +29,7 @@ def _node(algorithm: Any = FEDAVG, data: Any = DATA, problem: Any = PROBLEM, **o
 
 def _hello(algorithm: Any = FEDAVG, aggregation: Any = None, problem: Any = PROBLEM, **changes: Any) -> Hello:
     configuration = terms_of(algorithm, aggregation, problem).configuration
-    hello = Hello(RUN, NONCE, library_version(), 1, 3, 1, None, False, configuration, None)
+    hello = Hello(RUN, NONCE, exact(), 1, 3, 1, None, False, configuration, None)
     return hello._replace(**changes)
 
 
@@ -51,7 +53,7 @@ def test_a_node_introduces_itself() -> None:
         "c0",
         4,
         profile.data,
-        library_version(),
+        exact(),
         "jax",
         _hello().configuration,
         terms_of(FEDAVG, None, PROBLEM).parameters,
@@ -79,6 +81,17 @@ def test_a_run_that_is_another_is_refused(hello: Hello, words: str) -> None:
 def test_a_node_without_an_algorithm_needs_a_setting() -> None:
     assert "names none" in _said(_node(None), _hello()).words
     assert "unknown field" in _said(_node(None), _hello(setting={"imports": "os"})).words
+
+
+def test_a_hello_says_how_long_to_train() -> None:
+    neither = frame(packed(_hello()))
+    for epochs, steps in [(None, None), (1, 1)]:
+        fields = {**neither.fields, "epochs": epochs, "steps": steps}
+        told = frame(_node().answer(pack(Frame("hello", fields)))).fields
+        assert (told["reason"], told["words"]) == (
+            "structure",
+            f"hello: it must say epochs or steps, got {epochs} and {steps}",
+        )
 
 
 def _known(node: JaxNode, **changes: Any) -> JaxNode:
@@ -142,6 +155,13 @@ def test_a_round_that_is_over_stays_over() -> None:
     assert _said(node, ASK._replace(round=2), _x()).reason == "round"
     _known(node)
     assert isinstance(_said(node, ASK._replace(round=2), _x()), Answer)
+
+
+@pytest.mark.parametrize(("ask", "payload"), [(ASK, b""), (ASK._replace(arrays=((0, -1),)), _x()[:24])])
+def test_a_request_that_is_refused_takes_a_client_to_no_other_round(ask: Ask, payload: bytes) -> None:
+    node = _known(_node())
+    assert isinstance(_said(node, ask._replace(round=2**31 - 1), payload), Refusal)
+    assert isinstance(_said(node, ASK, _x()), Answer)
 
 
 def test_the_second_exchange_needs_the_first() -> None:

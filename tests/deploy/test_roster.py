@@ -149,6 +149,23 @@ def test_one_node_speaks_for_one_client(caplog: Any) -> None:
     assert roster.nodes() == {"a": 1}
 
 
+def test_a_key_speaks_for_its_own_client(caplog: Any) -> None:
+    """Node 1 takes the name of another client before the run begins; node 3's key is not known yet."""
+    owners = {1: "a", 2: "b"}
+    transport = Scripted({1: _named("b"), 2: _named("b"), 3: _named("c")})
+    roster = Roster(transport, HELLO, DIGEST, {}, lambda name: f"<{name}>", lambda: owners)
+    _greet(roster, transport)
+    assert roster.nodes() == {"b": 2}
+    assert transport.greeted == [1, 2]
+    assert "node 1 is refused: it has the key of <a> and claims to be <b>" in caplog.text
+    owners[3] = "c"
+    _greet(roster, transport)
+    assert roster.nodes() == {"b": 2, "c": 3}
+    del owners[2]  # its key was revoked
+    _greet(roster, transport)
+    assert roster.nodes() == {"c": 3}
+
+
 def test_only_those_who_were_there_at_the_beginning_take_part(caplog: Any) -> None:
     roster, transport = _roster({1: _named("a"), 2: _named("b"), 3: _named("c", data="e" * 64), 4: _named("e")})
     _greet(roster, transport)

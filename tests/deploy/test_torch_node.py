@@ -35,7 +35,8 @@ from fedmime.deploy.server import Waiting, run
 from fedmime.deploy.transport import LoopTransport
 from fedmime.engine.sampling import Schedule
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="make torch installs PyTorch")
+pytestmark = pytest.mark.slow
 nn = torch.nn
 torch.set_num_threads(1)  # the models are too small for more
 
@@ -52,6 +53,7 @@ ALGORITHMS: dict[str, Any] = {
         for base in (
             o.sgd(),
             o.momentum(0.9),
+            o.nesterov(0.9),
             o.adagrad(0.1, 1e-2),
             o.adam(0.9, 0.99, 1e-1),
             o.rmsprop(0.99, 1e-1),

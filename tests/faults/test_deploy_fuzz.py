@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import time
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.fleets import FEDAVG, FIRST, Meddling, Reply, apart, asked, deploy, frame, leaves, nodes, rewritten
-from engine.setting import PROBLEM
+from engine.setting import PROBLEM, a
 from fedmime.aggregation.aggregator import PLAIN
 from fedmime.aggregation.gate import Reason
 from fedmime.deploy.layout import layout_of
@@ -34,15 +38,17 @@ OPENER = Opener(layout_of(FEDAVG, MODEL), PLAIN, KEY, 10.0)
 RUN, NONCE = "0" * 32, "f" * 32
 
 
-def _inbox() -> Inbox:
-    wanted = {BAD: Asked(0, Member(2, 2, 1, 0, probes=True), NONCE, 0, True)}
-    return Inbox(RUN, 0, wanted, {"update": 1}, OPENER, lambda *_: None)
+def _inbox(nodes: int = 1) -> Inbox:
+    """Asked are as many nodes, from `BAD` on, for the same."""
+    wanted = {BAD + i: Asked(i, Member(2 + i, 2, 1, 0, probes=True), NONCE, 0, True) for i in range(nodes)}
+    return Inbox(RUN, 0, wanted, {"update": nodes}, OPENER, lambda *_: None)
 
 
-def _conversation() -> tuple[JaxNode, bytes, bytes, bytes]:
-    """A node, a hello, a request that it answers, and its answer."""
-    transport = Meddling(nodes(FEDAVG, backend="local"))
-    deploy(FEDAVG, None, transport, rounds=1, **EVERYBODY)
+def _conversation(state: Path) -> tuple[JaxNode, bytes, bytes, bytes]:
+    """A node that keeps something between rounds, a hello, a request that it answers, and its answer."""
+    scaffold = a.scaffold(0.1)
+    transport = Meddling(nodes(scaffold, backend="local", state=state))
+    deploy(scaffold, None, transport, rounds=1, **EVERYBODY)
     hello = next(request for node, request in transport.requests if node == BAD)
     request = next(request for node, request in transport.requests if node == BAD and asked(request) is not None)
     reply = next(reply for node, reply in reversed(transport.replies) if node == BAD)
@@ -116,20 +122,62 @@ _TOKENS = [
 _TOKENS += [b"update", b"points", b"nothing", b"prime", b"answer", b"ask", b"refusal", b"hello", b"\\ud800", b"\x00"]
 
 
-def test_no_message_upsets_the_server(fact) -> None:
-    reply, longest, fates = _reply(), 0.0, set()
+MOST = {"few": 1000, "many": 6000}
+HOW_MANY = pytest.mark.parametrize("many", ["few", pytest.param("many", marks=pytest.mark.slow)])
 
-    @settings(max_examples=6000)
+
+class Clock:
+    """Times what messages make a process do, by the wall: a wait counts, too. Who takes long, takes it again.
+
+    On a machine that others use any call may be slow once. A message that is to blame is slow every time.
+    """
+
+    def __init__(self, take: Callable[[bytes], Any]) -> None:
+        self._take, self.longest = take, 0.0
+        self._slow: list[bytes] = []
+
+    @contextlib.contextmanager
+    def __call__(self, message: bytes) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        if (seconds := time.monotonic() - began) > 1.0:
+            self._slow.append(message)
+        else:
+            self.longest = max(self.longest, seconds)
+
+    def check(self) -> None:
+        for message in self._slow:
+            for _ in range(3):
+                began = time.monotonic()
+                self._take(message)
+                if (seconds := time.monotonic() - began) < 1.0:
+                    break
+            assert seconds < 1.0, message[:500]
+            self.longest = max(self.longest, seconds)
+
+
+@HOW_MANY
+def test_no_message_upsets_the_server(many: str, fact) -> None:
+    """All of them come into one inbox, each from a node of its own; the sound reply that comes last still counts."""
+    reply, fates, count = _reply(), set(), MOST[many]
+    clock = Clock(lambda message: _inbox().take(BAD, message))
+    inbox, nodes = _inbox(2 * count), itertools.count(BAD)
+
+    @settings(max_examples=count)
     @given(st.integers(0, 2**40))
     def holds(seed: int) -> None:
-        nonlocal longest
-        inbox, mutated = _inbox(), _mutated(reply, seed)
-        began = time.process_time()
-        inbox.take(BAD, mutated)
-        longest = max(longest, time.process_time() - began)
-        assert len(inbox.received) + len(inbox.refused) + len(inbox.strays) == 1
-        fates.update([reason.label for reason in [*inbox.refused.values(), *inbox.strays]] or ["accepted"])
-        for found in inbox.received.values():
+        node, mutated = next(nodes), _mutated(reply, seed)
+        before = dict(inbox.received), dict(inbox.refused), list(inbox.strays)
+        with clock(mutated):
+            inbox.take(node, mutated)
+        received, refused, strays = inbox.received, inbox.refused, inbox.strays[len(before[2]) :]
+        new = [received[place] for place in received.keys() - before[0].keys()]
+        reasons = [refused[client] for client in refused.keys() - before[1].keys()]
+        assert len(new) + len(reasons) + len(strays) == 1
+        assert all(received[place] is found for place, found in before[0].items())
+        assert before[1].items() <= refused.items()
+        fates.update([reason.label for reason in [*reasons, *strays]] or ["accepted"])
+        for found in new:
             send, add = found.update
             flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(send)])
             assert np.linalg.norm(flat) <= 10.0
@@ -137,35 +185,54 @@ def test_no_message_upsets_the_server(fact) -> None:
 
     holds()
     assert {"accepted", "structure", "size", "shape", "round", "weight", "not_finite", "norm"} <= fates
-    assert longest < 1.0
-    fact("CPU seconds for a fuzzed message at the server", longest)
+    last = next(nodes)
+    inbox.take(last, reply)
+    assert inbox.received[last - BAD].answer == opened(frame(reply), Answer)
+    assert not inbox.complete
+    clock.check()
+    fact("seconds for a fuzzed message at the server", clock.longest)
 
 
-def test_no_message_upsets_a_node(fact) -> None:
-    node, hello, request, reply = _conversation()
-    longest, answers = 0.0, 0
-    state = node._session  # type: ignore[attr-defined]
+def _state(node: JaxNode, directory: Path) -> Any:
+    """What a request could change: the run, the round and its arrays, and what is kept on disk."""
+    session = node._session
+    assert session is not None
+    current = session._current
+    held = None if current is None else {slot: np.asarray(array).tobytes() for slot, array in current.held.items()}
+    kept = {str(file): file.read_bytes() for file in sorted(directory.rglob("*")) if file.is_file()}
+    return id(session), session.run, current and (current.client, current.work.round), held, kept
 
-    @settings(max_examples=4000)
+
+@HOW_MANY
+def test_no_message_upsets_a_node(many: str, tmp_path: Path, fact) -> None:
+    node, hello, request, reply = _conversation(tmp_path)
+    clock, answers, refusals = Clock(node.answer), 0, 0
+
+    @settings(max_examples=2 * MOST[many] // 3)
     @given(st.integers(0, 2**40), st.booleans())
     def holds(seed: int, greeting: bool) -> None:
-        nonlocal longest, answers
+        nonlocal answers, refusals
         mutated = _mutated(hello if greeting else request, seed)
-        began = time.process_time()
-        found = frame(node.answer(mutated))
+        before = _state(node, tmp_path)
+        with clock(mutated):
+            found = frame(node.answer(mutated))
         assert found.kind in ("refusal", "answer", "profile")
         answers += found.kind == "answer"  # a model or a round that was changed is as good as another
         if found.kind == "refusal":
-            longest = max(longest, time.process_time() - began)
+            refusals += 1
             assert found.fields["words"].isprintable()
+            if found.fields["reason"] not in ("data", "not_finite", "norm"):  # which computing shows
+                assert _state(node, tmp_path) == before
 
+    node.answer(hello)
+    node.answer(request)
     holds()
-    assert state is not None
+    assert refusals > MOST[many] // 3
     again = opened(frame(request), Ask)
     node.answer(hello)
     assert node.answer(packed(again, frame(request).payload)) == reply
-    assert longest < 1.0
-    fact("CPU seconds for a fuzzed message at a node", longest)
+    clock.check()
+    fact("seconds for a fuzzed message at a node", clock.longest)
     fact("fuzzed requests that a node could still answer", answers)
 
 

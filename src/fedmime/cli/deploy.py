@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import logging
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
@@ -67,6 +68,8 @@ class Client(Insistent):
     torch: str | None = None
     """A client in PyTorch: the function that makes it, as FILE.py:FUNCTION or MODULE:FUNCTION. It is called with a
     dictionary of name, data and state, and returns what fm.deploy.torch_client returns."""
+    backend: Literal["local", "reference"] = "local"
+    """Where the client is computed: by compiled programs, or eagerly, to debug it; with --torch, neither."""
     state: Path | None = None
     """Where the client keeps what belongs to it between rounds; by default beside its key."""
     node: NodeKind = "fedmime"
@@ -112,14 +115,15 @@ def _local(args: Local) -> int:
 
     plan = planned(args)
     population = partition.regroup(plan.prepared.population, args.nodes)
-    if args.fresh:
-        shutil.rmtree(plan.out / "nodes", ignore_errors=True)
 
     def orders(directory: Path) -> dict[str, Order]:
         return {name: order(args.task, population, name, directory, plan) for name in population.ids}
 
-    with operate.local(plan.out / "logs", orders, plan.most, args.node == "flower") as running:
-        return _follow(args, plan, running)
+    with _alone(args, plan):
+        if args.fresh:
+            shutil.rmtree(plan.out / "nodes", ignore_errors=True)
+        with operate.local(plan.out / "logs", orders, plan.most, args.node == "flower") as running:
+            return _follow(args, plan, running)
 
 
 def _server(args: Server) -> int:
@@ -131,9 +135,22 @@ def _server(args: Server) -> int:
             f"keys: {str(args.keys)!r} holds no server's certificate; fedmime deploy keys --server makes one"
         )
     plan = planned(args)
-    with operate.served(plan.out / "logs", args.keys, args.host, args.port, plan.most) as running:
+    logs, at = plan.out / "logs", (args.host, args.port)
+    with _alone(args, plan), operate.served(logs, args.keys, *at, plan.most) as running:
         sys.stderr.write(f"fedmime: serving nodes at {args.host}:{args.port}\n")
         return _follow(args, plan, running)
+
+
+@contextlib.contextmanager
+def _alone(args: Served, plan: Plan) -> Iterator[None]:
+    """Keep other processes out of the run directory before anything is written to it or removed."""
+    from fedmime.deploy.directory import LAUNCHER, alone
+    from fedmime.runs.directory import RunDirectory
+
+    with alone(plan.out, LAUNCHER):
+        with RunDirectory(plan.out, args.keep):  # its server takes it again
+            pass
+        yield
 
 
 def _client(args: Client) -> int:
@@ -172,8 +189,9 @@ def _jax_order(args: Client, name: str, state: str, secure: SecureSum | None) ->
 
     tasks.get(args.task)
     session.start()
-    given = {"task": args.task, "store": str(args.data.absolute()), "name": name, "state": state}
-    return Order(BUILDER, given | {"secure": fields_of(secure)})
+    store = str(args.data.absolute())
+    given = {"task": args.task, "store": store, "name": name, "state": state, "backend": args.backend}
+    return Order(BUILDER, given | {"secure": fields_of(secure)}, files=(store,))
 
 
 def _torch_order(args: Client, function: str, name: str, state: str) -> Order:
@@ -186,8 +204,15 @@ def _torch_order(args: Client, function: str, name: str, state: str) -> Order:
     here = Path.cwd()
     if place.endswith(".py"):  # what lies beside the file can be imported from there
         here, function = (here / place).parent, f"{here / place}:{called}"
-    config = {"name": name, "data": str(args.data.absolute()), "state": state}
-    return Order(_OF_FUNCTION, {"function": function, "config": config}, (str(here),))
+        code = sorted(here.glob("*.py"))
+    else:
+        package = here / place.partition(".")[0]
+        code = [package if package.is_dir() else package.with_suffix(".py")]
+    data = args.data.absolute()
+    config = {"name": name, "data": str(data), "state": state}
+    return Order(
+        _OF_FUNCTION, {"function": function, "config": config}, (str(here),), files=(*map(str, code), str(data))
+    )
 
 
 def _say_what_nodes_say() -> None:
@@ -234,6 +259,8 @@ def _follow(args: Served, plan: Plan, running: Running) -> int:
     s = prepared.setting
     assert s.rounds is not None
     assert s.cohort is not None
+    owners = running.launcher.directory / "owners.json"
+    running.admission.control.tell_owners(owners)
     arguments = {
         "setting": plain(s),
         "run_dir": str(out.absolute()),
@@ -242,6 +269,7 @@ def _follow(args: Served, plan: Plan, running: Running) -> int:
         "waiting": {"nodes": args.nodes, "joining": args.wait, "deadline": args.deadline},
         "command": sys.argv,
         "secure": fields_of(plan.secure),
+        "owners": str(owners),
     }
     told = {"call": _SERVER, "most": plan.most, "arguments": arguments}
     with Signals() as signals, Progress(prepared.label, s.rounds, plan.bytes * s.cohort, args.quiet) as progress:

@@ -92,7 +92,7 @@ def order(task: str, population: Any, name: str, directory: Path, plan: Plan) ->
     from_arrays({name: population.client(name)}).save(store)
     state = (plan.out / "nodes" / name).absolute()
     given = {"task": task, "store": str(store), "name": name, "state": str(state)}
-    return Order(BUILDER, given | {"secure": fields_of(plan.secure)})
+    return Order(BUILDER, given | {"secure": fields_of(plan.secure)}, files=(str(store),))
 
 
 def _bytes(terms: Terms, asked: int) -> int:

@@ -26,7 +26,6 @@ from fedmime.deploy.messages import (
     Hello,
     Profile,
     is_a,
-    library_version,
     opened,
     packed,
     parameters_digest,
@@ -34,7 +33,9 @@ from fedmime.deploy.messages import (
 )
 from fedmime.deploy.protocol import FrameError, unpack
 from fedmime.deploy.rule import Arrays, Rule, Signature, Trained
-from fedmime.errors import CheckpointError, ClusterError, ConfigError, DataError, FedmimeError
+from fedmime.errors import ConfigError, DataError
+from fedmime.runs.notes import warnings
+from fedmime.version import exact
 
 CHUNK = 128  # examples of a full gradient at a time
 _MOST_MODELS = 3  # x, offset and scale: the largest request
@@ -75,6 +76,14 @@ class Learner(Protocol):
         ...
 
 
+class _Refused(Exception):
+    """The client does not do what it was asked for; the server learns why."""
+
+    def __init__(self, reason: str, words: str) -> None:
+        super().__init__(words)
+        self.reason = reason
+
+
 class _Joined(NamedTuple):
     """The run that a client has joined."""
 
@@ -84,12 +93,12 @@ class _Joined(NamedTuple):
     """What the client has kept in this run."""
 
 
-class _Sent(NamedTuple):
-    """The server model as it was last sent."""
+class _Round(NamedTuple):
+    """The round that the client is in."""
 
-    run: str
-    round: int
+    number: int
     x: Arrays
+    """The server model, which the first request of a round brings."""
 
 
 class AffineNode:
@@ -106,49 +115,52 @@ class AffineNode:
         self._learner, self._name, self._state = learner, name, state
         self._shelves: dict[str, Shelf] = {}  # by run
         self._joined: _Joined | None = None
-        self._sent: _Sent | None = None
+        self._round: _Round | None = None
 
     def answer(self, request: bytes) -> bytes:
-        """See `Node.answer`."""
+        """The reply to a request. What goes wrong becomes a refusal in one line, which tells nothing of the data."""
         nonce = ""
         try:
             frame = unpack(request, _MOST_MODELS * self._learner.nbytes)
             message = opened(frame, Hello) if is_a(frame, Hello) else opened(frame, Ask)
             nonce = message.nonce
             return self._join(message) if isinstance(message, Hello) else self._work(message, frame.payload)
-        except FedmimeError as error:
-            return refusal(nonce, "data" if isinstance(error, DataError) else "failed", error)
+        except _Refused as error:
+            return refusal(nonce, error.reason, error)
         except FrameError as error:
             return refusal(nonce, "structure", error)
-        except FloatingPointError as error:
-            return refusal(nonce, "not_finite", error)
-        except Exception as error:  # a server's request must never end a node, nor may a user's loss
-            return refusal(nonce, "failed", f"{type(error).__name__}: {error}")
+        except Exception as error:  # a request must never end a node, and a message might quote the client's data
+            warnings.warning("client %r could not answer: %s: %s", self._name, type(error).__name__, error)
+            reason = "data" if isinstance(error, DataError) else "failed"
+            return refusal(nonce, reason, f"a {type(error).__name__}, of which the node's own log says more")
 
     def _join(self, hello: Hello) -> bytes:
         """Compare versions and models, and say who this client is."""
-        if hello.version != library_version():
-            words = f"this node has version {library_version()} of fedmime, the server {hello.version}"
-            raise ConfigError(f"{words}; they must be the same")
-        model = Signature.of(hello.arrays or {})
-        self._learner.bind(model)
+        if hello.version != exact():
+            words = f"this node has version {exact()} of fedmime, the server {hello.version}"
+            raise _Refused("failed", f"{words}; they must be the same")
+        try:
+            model = Signature.of(hello.arrays or {})
+            self._learner.bind(model)
+        except ConfigError as error:  # it speaks of names and shapes of models
+            raise _Refused("failed", str(error)) from None
         if hello.run not in self._shelves:
             self._shelves[hello.run] = MemoryShelf() if self._state is None else DiskShelf(self._state / hello.run)
-        self._joined = _Joined(hello, model, self._shelves[hello.run])
+        self._joined, self._round = _Joined(hello, model, self._shelves[hello.run]), None
         facts = (self._name, self._learner.examples, self._learner.identity, hello.version, AFFINE)
         return packed(Profile(hello.run, hello.nonce, *facts, hello.configuration, parameters_digest(model.arrays)))
 
     def _work(self, ask: Ask, payload: bytes) -> bytes:
         """The full gradient at x, local training from it, or both."""
         if self._joined is None or self._joined.hello.run != ask.run:
-            raise ClusterError(f"this client does not know run {ask.run}; say hello first")
+            raise _Refused("failed", f"this client does not know run {ask.run}; say hello first")
         if ask.affine is None:
             raise FrameError("a client without JAX takes affine rules only")
         hello, model, _ = self._joined
         rule, count = Rule.read(ask.affine.get("rule")) if ask.train else (None, 0)
         begins = ask.affine.get("model") is True
         arrays = [self._learner.take(each) for each in model.unpack(payload, begins + count)]
-        x = self._server_model(ask, arrays[0] if begins else None)
+        x = self._entered(ask, arrays[0] if begins else None)
         sent = [self._full_gradient(x)] if ask.gradients != NOTHING else []
         steps, loss, drift = 0, 0.0, 0.0
         if rule is not None:
@@ -157,17 +169,20 @@ class AffineNode:
             sent += [trained.moved] if trained.added is None else [trained.moved, trained.added]
             steps, loss, drift = len(counts), trained.loss, trained.drift
         if not np.isfinite([loss, drift]).all():
-            raise FloatingPointError(f"local training led to a loss of {loss / max(steps, 1)}")
+            raise _Refused("not_finite", "local training led to numbers that are not finite")
         answer = Answer(ask.run, ask.round, ask.nonce, self._learner.examples, steps, loss, drift, True, True)
         return packed(answer, model.pack(*map(self._learner.give, sent)))
 
-    def _server_model(self, ask: Ask, sent: Arrays | None) -> Arrays:
-        """The server model x: the one that was sent, or the one that came with an earlier request of this round."""
-        if sent is not None:
-            self._sent = _Sent(ask.run, ask.round, sent)
-        if self._sent is None or self._sent[:2] != (ask.run, ask.round):
-            raise ClusterError(f"the model of round {ask.round} has not been sent to this client")
-        return self._sent.x
+    def _entered(self, ask: Ask, sent: Arrays | None) -> Arrays:
+        """The server model x of the request's round: what was sent, or what came with an earlier request of it."""
+        current = self._round
+        if current is not None and ask.round < current.number:
+            raise _Refused("round", f"round {ask.round} is over; this client is in round {current.number}")
+        x = sent if sent is not None or current is None or current.number != ask.round else current.x
+        if x is None:
+            raise _Refused("failed", f"the model of round {ask.round} has not been sent to this client")
+        self._round = _Round(ask.round, x)
+        return x
 
     def _full_gradient(self, x: Arrays) -> Arrays:
         """∇fᵢ(x), a weighted mean over chunks of the client's examples."""
@@ -186,8 +201,8 @@ class AffineNode:
         def gradient(y: Arrays, k: int) -> tuple[float, Arrays]:
             return self._learner.gradient(y, rows[k, : counts[k]])
 
-        prune(shelf, ask.kept, ask.since)
         c_i = self._learner.take(_kept(shelf, ask.kept, model)) if rule.keeps else None
+        prune(shelf, ask.kept, ask.since)
         trained = rule.train(x, len(counts), gradient, c_i, drift=hello.drift)
         if trained.kept is not None:
             shelf.write(ask.round, model.pack(self._learner.give(trained.kept)))
@@ -200,7 +215,7 @@ def _kept(shelf: Shelf, round_number: int, model: Signature) -> Arrays:
         return [np.zeros(each.shape, model.dtype) for each in model.parameters]
     found = shelf.read(round_number)
     if found is None:
-        raise CheckpointError(f"this client no longer has what it kept in round {round_number}")
+        raise _Refused("failed", f"this client no longer has what it kept in round {round_number}")
     return model.unpack(found, 1)[0]
 
 

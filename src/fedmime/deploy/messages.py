@@ -18,7 +18,6 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple, TypeVar
 
 from fedmime.deploy.protocol import Frame, FrameError, pack
@@ -49,7 +48,7 @@ class Hello(NamedTuple):
     nonce: str
     """32 hexadecimal digits that no other request has; the reply repeats them."""
     version: str
-    """Of the library."""
+    """Of the library, `fedmime.version.exact`: another one may draw other random numbers."""
     seed: int
     """Of mini-batches and of clients' random numbers."""
     batch_size: int | None
@@ -350,14 +349,6 @@ def refusal(nonce: str, reason: str, words: object) -> bytes:
     return packed(Refusal(nonce, reason, line))
 
 
-def library_version() -> str:
-    """The version of this library, which both sides must share: another one may draw other random numbers."""
-    try:
-        return version("fedmime")
-    except PackageNotFoundError:  # run from its source
-        return "0+source"
-
-
 def parameters_digest(arrays: Mapping[str, str]) -> str:
     """The digest by which both sides see that they mean the same model.
 
@@ -376,6 +367,8 @@ def _check(kind: type, fields: Mapping[str, Any]) -> None:
     for name, field in accepted.items():
         if not field.accepts(fields[name]):
             raise FrameError(f"{_KINDS[kind]}: {name} must be {field.words}, got {str(fields[name])[:80]!r}")
+    if kind is Hello and (fields["epochs"] is None) == (fields["steps"] is None):
+        raise FrameError(f"hello: it must say epochs or steps, got {fields['epochs']} and {fields['steps']}")
 
 
 def _tupled(value: Any) -> Any:

@@ -14,7 +14,7 @@ from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.algorithm import Algorithm
 from fedmime.compilation import prepare
 from fedmime.deploy.kept import DiskShelf, MemoryShelf, Shelf
-from fedmime.deploy.messages import JAX, Ask, Hello, Mask, Profile, is_a, library_version, opened, packed, refusal
+from fedmime.deploy.messages import JAX, Ask, Hello, Mask, Profile, is_a, opened, packed, refusal
 from fedmime.deploy.protocol import FrameError, unpack
 from fedmime.deploy.secure.disclosures import Disclosures
 from fedmime.deploy.secure.options import MaskError, SecureSum, agreed, check_secure, of_fields
@@ -26,6 +26,7 @@ from fedmime.errors import ConfigError, DataError
 from fedmime.runs import identity
 from fedmime.runs.notes import warnings
 from fedmime.validation import made, offers, quote
+from fedmime.version import exact
 
 _UNKNOWN = 1 << 30  # bytes of a request to a node that was started anew, which it refuses unread
 
@@ -117,8 +118,8 @@ class JaxNode:
             raise
 
     def _agreed(self, hello: Hello) -> Profile:
-        if hello.version != library_version():
-            words = f"this node has version {library_version()} of fedmime, the server {hello.version}"
+        if hello.version != exact():
+            words = f"this node has version {exact()} of fedmime, the server {hello.version}"
             raise Refused(Reason.FAILED, f"{words}; they must be the same")
         terms = self._terms(hello)
         if terms.configuration != hello.configuration:

@@ -1,7 +1,8 @@
 """The roster: which node speaks for which client.
 
-The transport authenticates nodes; which client a node speaks for, it says itself, once. From then on nobody else can
-speak for that client as long as the node is connected: one node, one client, one update a round.
+The transport authenticates nodes; which client a node speaks for, it says itself, once. Where the server knows whose
+key a node has, it accepts no other name. Elsewhere a name belongs to the node that comes first. From then on nobody
+else can speak for that client as long as the node is connected: one node, one client, one update a round.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from fedmime.errors import ClusterError
 from fedmime.runs.notes import notes, warnings
 
 _PAUSE = 0.2  # seconds between looks at who is connected, while there are too few
+Owners = Callable[[], Mapping[int, str]]
+"""Gives the client to whom each node's key belongs, as far as keys are known now; other nodes are not spoken to yet."""
+
 _MOST_PAYLOAD = 1 << 30  # a late answer of an earlier round is passed over and not opened, however long it is
 
 
@@ -30,6 +34,7 @@ class Roster:
         parameters: the digest of the model's arrays, which they must share.
         obstacles: for dialects whose nodes cannot take part, the reason.
         pseudonym: what a client is called in logs, by its name.
+        owners: whose keys nodes have; None where the server does not know.
     """
 
     def __init__(
@@ -39,9 +44,12 @@ class Roster:
         parameters: str,
         obstacles: Mapping[str, str],
         pseudonym: Callable[[str], str],
+        owners: Owners | None = None,
     ) -> None:
         self._transport, self._hello, self._parameters = transport, hello, parameters
         self._obstacles, self._pseudonym = obstacles, pseudonym
+        self._read_owners = owners
+        self._owners: Mapping[int, str] = {}
         self._profiles: dict[int, Profile] = {}  # of nodes that take part
         self._refused: set[int] = set()  # nodes that are not greeted again until they have left
         self._doubted: set[int] = set()  # nodes that have failed and must introduce themselves again
@@ -130,6 +138,9 @@ class Roster:
     def _look(self) -> set[int]:
         """The nodes that are connected; others are forgotten, and may come back as anybody."""
         connected = set(self._transport.nodes())
+        if self._read_owners is not None:
+            self._owners = self._read_owners()
+            connected &= self._owners.keys()
         self._refused &= connected
         self._doubted &= connected
         self._profiles = {node: profile for node, profile in self._profiles.items() if node in connected}
@@ -159,7 +170,7 @@ class Roster:
             ("model", profile.parameters, self._parameters),
         ):
             if theirs != ours:
-                raise FrameError(f"its {what} is {theirs[:16]!r}, the server's {ours[:16]!r}")
+                raise FrameError(f"its {what} is {theirs[:24]!r}, the server's {ours[:24]!r}")
         if words := self._obstacles.get(profile.dialect):
             raise FrameError(words)
         return profile
@@ -167,6 +178,8 @@ class Roster:
     def _check(self, node: int, profile: Profile) -> None:
         """Refuse a node that claims to speak for somebody else's client, or for more than one, or for a stranger."""
         name = self._pseudonym(profile.client)
+        if self._owners.get(node, profile.client) != profile.client:
+            raise FrameError(f"it has the key of {self._pseudonym(self._owners[node])} and claims to be {name}")
         owner = next((other for other, p in self._profiles.items() if p.client == profile.client), node)
         if owner != node:
             raise FrameError(f"it claims to be {name}, for whom node {owner} speaks")

@@ -1,11 +1,8 @@
-"""A deployed run: gather the clients, then run the engine's loop with a back end that asks them.
-
-What a run directory holds beside the files of a simulation: `fleet.json`, the clients and their order, and `secret`,
-from which the privacy noise follows. Both are private to the user.
-"""
+"""A deployed run: gather the clients, then run the engine's loop with a back end that asks them."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import secrets
@@ -20,9 +17,10 @@ from fedmime.aggregation.chains import Aggregation
 from fedmime.algorithms.algorithm import Algorithm
 from fedmime.deploy import affine
 from fedmime.deploy.backend import Deployed
+from fedmime.deploy.directory import alone, known, write
 from fedmime.deploy.fleet import Fleet, Registered, Registry
-from fedmime.deploy.messages import AFFINE, Hello, library_version
-from fedmime.deploy.roster import Roster
+from fedmime.deploy.messages import AFFINE, Hello
+from fedmime.deploy.roster import Owners, Roster
 from fedmime.deploy.secret import Secret
 from fedmime.deploy.secure.options import SecureSum, check_secure, fields_of
 from fedmime.deploy.secure.suitable import check_terms
@@ -31,15 +29,14 @@ from fedmime.deploy.transport import Transport
 from fedmime.engine import Gate, Info, Participation, Run, Saving
 from fedmime.engine.backends.randomized import draws_random_numbers
 from fedmime.engine.samplers import over_selected
-from fedmime.errors import CheckpointError, ConfigError
+from fedmime.errors import ConfigError
 from fedmime.experiments import messages, recipes, tasks, train
 from fedmime.experiments.setting import Setting, plain
 from fedmime.runs import identity
-from fedmime.runs.directory import IDENTITY, RunDirectory
 from fedmime.trackers import Callback
 from fedmime.validation import NON_NEGATIVE, POSITIVE, count, made, real
+from fedmime.version import exact
 
-FLEET, SECRET = "fleet.json", "secret"
 _NONE = "0" * 32  # in place of an identity or a nonce that is not there yet
 
 
@@ -143,7 +140,7 @@ def run(
 
     made("deploy", "algorithm", algorithm, Algorithm, "come from fm.algorithms")
     terms = terms_of(algorithm, aggregation, problem, initial, check_secure("deploy", secure))
-    hello = Hello(_NONE, _NONE, library_version(), seed, batch_size, epochs, steps, drift, terms.configuration, None)
+    hello = Hello(_NONE, _NONE, exact(), seed, batch_size, epochs, steps, drift, terms.configuration, None)
     hello = hello._replace(secure=fields_of(secure))
     plan = _Plan(transport, terms, hello, cohort_size, taking, saving, waiting or Waiting(), test)
     return _carried_out(plan, None if run_dir is None else Path(run_dir), begin)
@@ -162,6 +159,7 @@ def run_setting(
     on_round: Callable[[Info, Mapping[str, float]], None] | None = None,
     stop: Callable[[], int | None] | None = None,
     secure: SecureSum | None = None,
+    owners: Owners | None = None,
 ) -> Run:
     """Train what a setting names with real clients, which build it from the same names; see `run`.
 
@@ -171,6 +169,7 @@ def run_setting(
         setting: a task, an algorithm and numbers; what it leaves open is filled in by the task.
         name: what the run is called in reports; by default the method's name.
         secure: as in `run`.
+        owners: whose keys nodes have, if the server knows; a node then speaks for that client and no other.
     """
     task = tasks.get(setting.task)
     s = recipes.resolved(setting, task)
@@ -188,8 +187,8 @@ def run_setting(
     assert s.cohort is not None
     terms = terms_of(algorithm, aggregation, problem, secure=check_secure("deploy", secure))
     rule = s.seed, s.batch, s.epochs, s.steps, s.drift
-    hello = Hello(_NONE, _NONE, library_version(), *rule, terms.configuration, plain(s), secure=fields_of(secure))
-    plan = _Plan(transport, terms, hello, s.cohort, taking, saving, waiting or Waiting(), test)
+    hello = Hello(_NONE, _NONE, exact(), *rule, terms.configuration, plain(s), secure=fields_of(secure))
+    plan = _Plan(transport, terms, hello, s.cohort, taking, saving, waiting or Waiting(), test, owners)
     return _carried_out(plan, None if run_dir is None else Path(run_dir), begin)
 
 
@@ -204,6 +203,7 @@ class _Plan(NamedTuple):
     saving: Saving
     waiting: Waiting
     test: Mapping[str, np.ndarray] | None
+    owners: Owners | None = None
 
 
 Begin = Callable[[Fleet, Deployed, Path | None, bool], Run]
@@ -220,20 +220,20 @@ def _carried_out(plan: _Plan, directory: Path | None, begin: Begin) -> Run:
     nodes, secret = _nodes(plan), Secret.fresh()
     anybody = Registry(_NONE, tuple(Registered(str(number), 1, _NONE) for number in range(nodes)))
     begin(*_parts(plan, secret, anybody, _roster(plan, secret, anybody.run), None), None, True)  # before anybody comes
-    known = None if directory is None else _known(directory, plan)
-    if known is not None:
-        secret, registry = known
-        roster = _roster(plan, secret, registry.run)
-        roster.enrol(registry.clients)
-        roster.gather(min(nodes, len(registry.clients)), plan.waiting.joining)
-    else:
-        roster = _roster(plan, secret, run := secrets.token_hex(16))
-        registry = Registry(run, roster.gather(nodes, plan.waiting.joining), plan.terms.secure)
-        roster.enrol(registry.clients)
-        if directory is not None:
-            secret.write(directory / SECRET)
-            registry.write(directory / FLEET)
-    return begin(*_parts(plan, secret, registry, roster, directory), directory, False)
+    with contextlib.nullcontext() if directory is None else alone(directory):
+        found = None if directory is None else known(directory, plan.saving, plan.terms.secure)
+        if found is not None:
+            secret, registry = found
+            roster = _roster(plan, secret, registry.run)
+            roster.enrol(registry.clients)
+            roster.gather(min(nodes, len(registry.clients)), plan.waiting.joining)
+        else:
+            roster = _roster(plan, secret, run := secrets.token_hex(16))
+            registry = Registry(run, roster.gather(nodes, plan.waiting.joining), plan.terms.secure)
+            roster.enrol(registry.clients)
+            if directory is not None:
+                write(directory, plan.saving, secret, registry)
+        return begin(*_parts(plan, secret, registry, roster, directory), directory, False)
 
 
 def _nodes(plan: _Plan) -> int:
@@ -253,27 +253,9 @@ def _nodes(plan: _Plan) -> int:
     return nodes
 
 
-def _known(directory: Path, plan: _Plan) -> tuple[Secret, Registry] | None:
-    """The secret and the clients of the run in a directory; None if it holds none, or is to begin anew."""
-    saving = plan.saving
-    with RunDirectory(directory, saving.keep):  # whoever is at work there has the lock
-        if saving.fresh:
-            for name in (SECRET, FLEET):
-                (directory / name).unlink(missing_ok=True)
-    if (directory / FLEET).exists():
-        registry = Registry.read(directory / FLEET)
-        if registry.secure != plan.terms.secure:
-            words = f"{str(directory)!r} holds a run with secure={registry.secure}"
-            raise CheckpointError(f"{words}, which cannot go on with secure={plan.terms.secure}")
-        return Secret.read(directory / SECRET), registry
-    if (directory / IDENTITY).exists() and not saving.fresh:
-        raise CheckpointError(f"{str(directory)!r} holds a run without deployed clients; choose another directory")
-    return None
-
-
 def _roster(plan: _Plan, secret: Secret, run_id: str) -> Roster:
     hello = plan.hello._replace(run=run_id, arrays=identity.shapes(plan.terms.model))
-    return Roster(plan.transport, hello, plan.terms.parameters, _obstacles(plan), secret.pseudonym)
+    return Roster(plan.transport, hello, plan.terms.parameters, _obstacles(plan), secret.pseudonym, plan.owners)
 
 
 def _obstacles(plan: _Plan) -> dict[str, str]:

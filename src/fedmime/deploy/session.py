@@ -19,6 +19,7 @@ from fedmime.aggregation.encoder import GRADIENT, UPDATE
 from fedmime.aggregation.gate import Reason
 from fedmime.aggregation.privacy import Norms
 from fedmime.algorithms.abstract import anchor_of
+from fedmime.algorithms.algorithm import Message
 from fedmime.deploy import post
 from fedmime.deploy.kept import Shelf, prune
 from fedmime.deploy.layout import Places, layout_of
@@ -37,6 +38,7 @@ from fedmime.engine.intake import Intake
 from fedmime.engine.memory import RamMemory
 from fedmime.engine.round import run_key, work_of
 from fedmime.engine.sampling import Schedule
+from fedmime.vector import Vector
 
 
 class Refused(Exception):
@@ -150,10 +152,13 @@ class Session:
     def outcome(self, ask: Ask, payload: bytes) -> post.Outcome:
         """What the client has to send, before it is packed; what it keeps is written."""
         aggregator = self._aggregator_of(ask)
-        current = self._entered(ask)
-        current.held.update(self._received(aggregator, ask, payload, current.work.key))
+        current = self._round_of(ask)
+        received = self._received(aggregator, ask, payload, current.work.key)
+        current = current._replace(held=current.held | received)
+        points, message = self._asked(ask, current)
         kept = self._read(ask) if ask.train else _Kept((), ())
-        found = self._computed(ask, current, kept)
+        self._enter(current)  # nothing that was refused so far has changed anything
+        found = self._computed(ask, current, points, message, kept)
         send = functools.partial(post.send, aggregator, key=current.work.key, client=ask.client)
         gradients = [
             send(self._layout.gradient.arrays(gradient), (), number=number, kind=GRADIENT)
@@ -190,16 +195,20 @@ class Session:
             raise FrameError("ask: norms must be given, because this run's clipping norms adapt")
         return aggregator.with_norms(Norms(*(np.asarray(norm, np.float32) for norm in ask.norms)))
 
-    def _entered(self, ask: Ask) -> _Round:
-        """The round of a request; what belonged to an earlier one is let go."""
+    def _round_of(self, ask: Ask) -> _Round:
+        """The round of a request: the one that the client is in, or a later one."""
         current = self._current
         if current is not None and ask.round < current.work.round:
             raise Refused(Reason.ROUND, f"round {ask.round} is over; this client is in round {current.work.round}")
         if current is None or (ask.round, ask.client) != (current.work.round, current.client):
-            if current is not None:
-                self._backend.settle(current.work, False)
-            current = self._current = _Round(ask.client, self._work(ask), {})
+            return _Round(ask.client, self._work(ask), {})
         return current
+
+    def _enter(self, entered: _Round) -> None:
+        """Go on in a round; what belonged to an earlier one is let go."""
+        if self._current is not None and self._current.work is not entered.work:
+            self._backend.settle(self._current.work, False)
+        self._current = entered
 
     def _work(self, ask: Ask) -> Work:
         """The work of a cohort with this client alone, in the role that it has in the whole one."""
@@ -230,8 +239,8 @@ class Session:
             for (slot, stream), sent in zip(ask.arrays, wire.unpack(payload, likes), strict=True)
         }
 
-    def _computed(self, ask: Ask, current: _Round, kept: _Kept) -> Found:
-        """What the back end computes for the client."""
+    def _asked(self, ask: Ask, current: _Round) -> tuple[tuple[Vector, ...], Message | None]:
+        """Where full gradients are asked for, and the message from which to train."""
         message, points = None, ()
         if ask.gradients != NOTHING:
             points = current.filled(self._layout.prime if ask.gradients == PRIME else self._layout.points)
@@ -239,6 +248,12 @@ class Session:
             if self._layout.message is None or not current.work.cohort.training:
                 raise Refused(Reason.FAILED, "a client in this role does not train")
             message = current.filled(self._layout.message)
+        return points, message
+
+    def _computed(
+        self, ask: Ask, current: _Round, points: tuple[Vector, ...], message: Message | None, kept: _Kept
+    ) -> Found:
+        """What the back end computes for the client."""
         self._backend.memory = RamMemory(kept.value) if jax.tree.leaves(kept.value) else None
         found = self._backend.ask(current.work._replace(pick=ask.pick), points, message)
         if reason := found.refused().get(ask.client):
@@ -254,13 +269,14 @@ class Session:
 
     def _read(self, ask: Ask) -> _Kept:
         """What the client has kept from the round that the server names."""
-        prune(self._shelf, ask.kept, ask.since)
         if ask.kept == NEVER or not jax.tree.leaves(self._blank):
-            return jax.tree.map(lambda like: np.zeros(like.shape, like.dtype), self._blank)
-        found = self._shelf.read(ask.kept)
-        if found is None:
+            kept = jax.tree.map(lambda like: np.zeros(like.shape, like.dtype), self._blank)
+        elif (found := self._shelf.read(ask.kept)) is None:
             raise Refused(Reason.FAILED, f"the client no longer has what it kept in round {ask.kept}")
-        return wire.unpack(found, self._blank)
+        else:
+            kept = wire.unpack(found, self._blank)
+        prune(self._shelf, ask.kept, ask.since)
+        return kept
 
     def _write(self, ask: Ask, residual: Any) -> None:
         """Keep what this round has made, which counts once the server has accepted the round."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -66,26 +67,66 @@ def memory(process: int) -> int:
 
 
 def left_over(of: Path) -> list[str]:
-    """Temporary directories of deployments in a directory, and processes whose command names a path below it."""
-    found = [str(path) for path in of.glob("fedmime-deploy-*")]
-    for name in os.listdir("/proc"):
-        try:
-            line = Path(f"/proc/{name}/cmdline").read_bytes() if name.isdigit() else b""
-        except OSError:
-            continue
-        if str(of).encode() in line and int(name) != os.getpid():
-            found.append(line.replace(b"\0", b" ").decode(errors="replace"))
+    """Temporary directories of deployments in a directory, and processes of the deployments that ran there."""
+    return [*map(str, of.glob("fedmime-deploy-*")), *map(_told, processes(of))]
+
+
+def processes(of: Path) -> list[int]:
+    """The processes of this machine whose command names a path below a directory, or whose environment does.
+
+    Whatever a test starts by this module has its temporary files there, and hands that on to what it starts itself: a
+    worker, whose command names nothing, is found by it.
+    """
+    found = []
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            told = [Path(f"/proc/{process}/{name}").read_bytes() for name in ("cmdline", "environ")]
+            named = any(re.search(re.escape(os.fsencode(of)) + rb"(?![\w-])", text) for text in told)
+            if named and int(process) != os.getpid():
+                found.append(int(process))
     return found
 
 
+def _told(process: int) -> str:
+    with contextlib.suppress(OSError):
+        return f"{process}: " + Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(
+            errors="replace"
+        )
+    return f"{process}"
+
+
 def listening(logs: Path) -> set[int]:
-    """The ports that a deployment's logs name and at which somebody still listens."""
+    """The ports at which somebody still listens, of those that a deployment's logs name and of all its processes.
+
+    Args:
+        logs: the deployment's, below the directory of its temporary files.
+    """
     text = "".join(file.read_text(errors="replace") for file in logs.glob("*.log"))
     named = {int(port) for port in re.findall(r"(?:127\.0\.0\.1|localhost):(\d{4,5})", text)}
     assert named
-    open_ports = set()
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        _, local, _, state, *_ = line.split()
-        if state == "0A":
-            open_ports.add(int(local.rpartition(":")[2], 16))
-    return named & open_ports
+    sockets = open_ports()
+    left = {home for home in logs.parents if home != Path(tempfile.gettempdir()) and len(home.parts) > 3}
+    ours = {process for home in left for process in processes(home)}
+    return (named & set(sockets.values())) | ports_of(ours, sockets)
+
+
+def open_ports(process: int | str = "self") -> dict[str, int]:
+    """The TCP ports at which somebody listens in the network of a process, by the inodes of the sockets."""
+    lines = [line.split() for kind in ("tcp", "tcp6") for line in _lines(Path(f"/proc/{process}/net/{kind}"))]
+    return {line[9]: int(line[1].rpartition(":")[2], 16) for line in lines if line[3] == "0A"}
+
+
+def ports_of(ours: Iterable[int], sockets: Mapping[str, int]) -> set[int]:
+    """Those of the sockets that some processes hold."""
+    found = set()
+    for process in ours:
+        with contextlib.suppress(OSError):
+            for handle in os.listdir(f"/proc/{process}/fd"):
+                with contextlib.suppress(OSError):
+                    held = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(f"/proc/{process}/fd/{handle}"))
+                    found |= {sockets[held[1]]} if held and held[1] in sockets else set()
+    return found
+
+
+def _lines(table: Path) -> list[str]:
+    return table.read_text().splitlines()[1:] if table.exists() else []

@@ -76,6 +76,8 @@ def learn(
     **setting: Any,
 ) -> dict[str, np.ndarray]:
     """Run to the end; gives the history."""
+    owners = running.launcher.directory / "owners.json"
+    running.admission.control.tell_owners(owners)
     asked = Setting(task=TASK, rounds=rounds, **({"algorithm": "fedavg", "cohort": nodes} | setting))
     plan = {
         "call": "fedmime.deploy.flower.server_app:of_setting",
@@ -88,6 +90,7 @@ def learn(
             "waiting": {"nodes": nodes, "joining": joining, "deadline": deadline},
             "command": ["fedmime", "deploy"],
             "secure": fields_of(secure),
+            "owners": str(owners),
         },
     }
     operate.follow(running, plan, on_event, lambda: None)

@@ -85,6 +85,63 @@ def test_a_projects_functions_turn_masks_on(asked: bool, monkeypatch: pytest.Mon
     assert kinds == ({"profile", "masked"} if asked else {"refusal"})
 
 
+def test_an_algorithm_may_come_as_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The server's setting says which; computed by the reference back end, in three clients that bring only data."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    given = {"data": masked_project.data, "problem": masked_project.problem, "backend": "reference"}
+    project = Project(lambda number: placed(monkeypatch, given, node_config={"partition-id": number}, node_id=number))
+    monkeypatch.setattr(grid, "GridTransport", lambda *_: project)
+    monkeypatch.setattr(grid, "refuse_arrays", lambda: None)
+    setting = {"task": "digits-logistic", "algorithm": "mime", "eta": 0.1}
+    app = server_app.server_app(setting=setting, test=masked_project.test, cohort_size=3, joining=5.0)
+    config = {"rounds": 2, "batch-size": 7, "run-dir": str(tmp_path / "run")}
+    app(None, SimpleNamespace(run_config=config))  # pyright: ignore[reportArgumentType]
+    history = fm.Run.load(tmp_path / "run").history
+    assert history["clients"].tolist() == [3, 3]
+    told = [frame(request).fields for _, request in project.requests if frame(request).kind == "hello"]
+    assert {fields["batch_size"] for fields in told} == {7}
+    own = server_app.server_app(masked_project.algorithm, masked_project.problem, rounds=1, cohort_size=3, joining=0.3)
+    with pytest.raises(ClusterError, match="0 of 3 nodes joined"):  # its algorithm has no name
+        own(None, SimpleNamespace(run_config={}))  # pyright: ignore[reportArgumentType]
+    words = frame(project.replies[-1][1]).fields["words"]  # pyright: ignore[reportArgumentType]
+    assert words == "this node brings no algorithm, and the server names none"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"algorithm": None, "aggregation": echo.node}, "aggregation goes with an algorithm, which is missing"),
+        ({"backend": "ray"}, "backend must be 'local' or 'reference', got 'ray'"),
+    ],
+)
+def test_arguments_of_a_client_that_do_not_fit(changes: Mapping[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        client_app.client_app(**{**FUNCTIONS, **changes})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"algorithm": echo.node},
+        {"setting": {}, "problem": echo.node},
+        {"setting": {}, "algorithm": echo.node, "problem": echo.node},
+        {"setting": {}, "aggregation": echo.node},
+    ],
+)
+def test_arguments_of_a_server_that_do_not_fit(given: Mapping[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="give algorithm and problem, or a setting in place of both"):
+        server_app.server_app(**given)
+
+
+@pytest.mark.parametrize("name", ["../other", "/etc", "a/b", ".hidden", "", "a" * 65])
+def test_a_name_is_no_path(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="a node's name has letters, digits"):
+        placed(monkeypatch, node_config={"name": name})
+
+
 def test_functions_that_another_process_cannot_find() -> None:
     with pytest.raises(ConfigError, match="data must be a function at the top of a module, got"):
         client_app.client_app(data=lambda config: config, problem=echo.play, algorithm=echo.node)

@@ -10,7 +10,7 @@ import fedmime as fm
 from deploy.flower.machine import left_over, listening, program, simulated
 
 pytest.importorskip("flwr")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # longer than a run and its simulation may take
 
 TASK, NODES, ROUNDS = "digits-two-labels", 5, 10
 SETTINGS = {
@@ -39,6 +39,23 @@ def test_five_nodes_learn_what_a_simulation_learns(name: str, tmp_path: Path, fa
     assert deployed.history["clients"].tolist() == [NODES] * ROUNDS
     assert (out / "report.html").exists()
     assert "token" not in (out / "command.txt").read_text()
+    assert left_over(tmp_path) == []
+    assert listening(out / "logs") == set()
+
+
+def test_a_private_run_accounts_for_what_a_simulation_does(tmp_path: Path) -> None:
+    """The noise is the server's own and nobody knows it, so the models differ; epsilon, the ledger, does not."""
+    out = tmp_path / "run"
+    words = ["deploy", "local", "--nodes", NODES, "--cohort", 3, "--task", TASK, "--rounds", 3, "--out", out]
+    words += ["--algorithm", "mime", "--base", "momentum", "--weights", "uniform"]
+    done = program([*words, "--aggregation.clip", 1, "--aggregation.noise", 2, "--json"], 280, tmp_path)
+    assert done.returncode == 0, done.stderr
+    run, simulation = fm.Run.load(out), fm.Run.load(simulated(out, NODES, 3))
+    assert run.history["epsilon"].tolist() == simulation.history["epsilon"].tolist()
+    assert np.diff(run.history["epsilon"]).min() > 0
+    assert run.history["clients"].tolist() == [3, 3, 3]
+    for one, other in zip(jax.tree.leaves(run.params), jax.tree.leaves(simulation.params), strict=True):
+        assert np.abs(one - other).max() > 1e-3
     assert left_over(tmp_path) == []
     assert listening(out / "logs") == set()
 

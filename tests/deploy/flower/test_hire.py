@@ -1,6 +1,9 @@
 """Workers: one for a node, started when there is none, replaced when it is stale, ended when it is stuck."""
 
+import dataclasses
+import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -8,8 +11,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import fedmime as fm
 from fedmime.deploy.flower import hire
 from fedmime.deploy.flower.hire import WorkerFailed
 from fedmime.deploy.flower.worker import Order
@@ -25,13 +30,13 @@ class Place:
         self.directory = directory
         self.owner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 
-    def ask(self, request: bytes, name: str = "a", deadline: float = DEADLINE) -> bytes:
-        order = Order("echo:node", {"name": name}, (HERE,))
+    def ask(self, request: bytes, name: str = "a", deadline: float = DEADLINE, files: tuple[str, ...] = ()) -> bytes:
+        order = Order("echo:node", {"name": name}, (HERE,), files=files)
         return hire.ask(order, self.directory, request, deadline, self.owner.pid)
 
-    def worker(self, name: str = "a") -> int:
+    def worker(self, name: str = "a", files: tuple[str, ...] = ()) -> int:
         """The process that answers, which says who it is."""
-        said, process = self.ask(b"who", name).split()
+        said, process = self.ask(b"who", name, files=files).split()
         assert said.decode() == name
         return int(process)
 
@@ -91,6 +96,35 @@ def test_a_stale_worker_is_replaced(place: Place) -> None:
     assert gone(first)
 
 
+def test_a_worker_whose_data_or_code_has_changed_is_replaced(place: Place, tmp_path: Path) -> None:
+    """The store is written anew at its path; the client's file is edited, to the same length and in the same second."""
+    store, code = tmp_path / "store", tmp_path / "client.py"
+    code.write_text("ETA = 1")
+    fm.data.from_arrays({"c": {"x": np.zeros((3, 2)), "y": np.arange(3)}}).save(store)
+    files = (str(store), str(code))
+    first = place.worker(files=files)
+    fm.data.from_store(store)
+    os.utime(store)
+    assert place.worker(files=files) == first  # opening it is no change
+    shutil.rmtree(store)
+    fm.data.from_arrays({"c": {"x": np.ones((3, 2)), "y": np.arange(3)}}).save(store)
+    second = place.worker(files=files)
+    assert second != first
+    assert gone(first)
+    times = code.stat()
+    code.write_text("ETA = 2")
+    os.utime(code, ns=(times.st_atime_ns, times.st_mtime_ns))
+    third = place.worker(files=files)
+    assert third != second
+    code.unlink()
+    assert place.worker(files=files) != third
+
+
+def test_files_are_part_of_an_order_that_is_written_down() -> None:
+    order = Order("echo:node", {"name": "a"}, (HERE,), 7, ("a", "b"))
+    assert Order.of(json.loads(json.dumps(dataclasses.asdict(order)))) == order
+
+
 def test_the_identity_covers_order_and_source(monkeypatch: pytest.MonkeyPatch) -> None:
     one = Order("echo:node", {"name": "a"}, (HERE,))
     assert one.identity() == Order("echo:node", {"name": "a"}, (HERE,)).identity()
@@ -127,8 +161,10 @@ def test_a_worker_that_is_too_slow_is_ended(place: Place) -> None:
 
 
 def test_a_worker_that_cannot_start_says_why(place: Place) -> None:
-    with pytest.raises(WorkerFailed, match=r"does not start.*No module named 'nowhere'"):
+    """In its own log: Flower tells the server what is raised here, and an error may quote data."""
+    with pytest.raises(WorkerFailed, match=r"^the worker does not start; its log on the client tells why$"):
         hire.ask(Order("nowhere:node"), place.directory, b"", DEADLINE, place.owner.pid)
+    assert "No module named 'nowhere'" in (place.directory / "worker.log").read_text()
 
 
 def test_a_directory_of_others_is_refused(place: Place) -> None:

@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="it takes root and the command ip"),
 ]
 
-TASK, NODES, ROUNDS, SERVER, PORT = "digits-two-labels", 2, 3, "10.77.0.1", 9092
+TASK, NODES, ROUNDS, SERVER, PORT = "digits-two-labels", 5, 10, "10.77.0.1", 9092
 
 
 _STRANGER = """
@@ -48,6 +48,18 @@ class Machine:
 
     def start(self, words: list[str]) -> subprocess.Popen[str]:
         return started(["ip", "netns", "exec", self.name, *words], self.home)
+
+    def listening(self) -> dict[int, bool]:
+        """The ports at which somebody listens, and whether the other machine reaches them."""
+        words = ["ip", "netns", "exec", self.name, "cat", "/proc/net/tcp", "/proc/net/tcp6"]
+        found: dict[int, bool] = {}
+        for line in subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines():
+            fields = line.split()
+            if len(fields) > 9 and fields[3] == "0A":
+                address, _, port = fields[1].rpartition(":")
+                loopback = address in ("0100007F", "00000000000000000000000001000000")
+                found[int(port, 16)] = found.get(int(port, 16), False) or not loopback
+        return found
 
 
 @pytest.fixture
@@ -70,7 +82,7 @@ def machines(tmp_path: Path) -> Iterator[tuple[Machine, Machine]]:
                 run("netns", "del", name)
 
 
-@pytest.mark.timeout(290)
+@pytest.mark.timeout(1500)
 def test_two_machines_share_a_model_and_the_link_carries_tls_only(
     tmp_path: Path, machines: tuple[Machine, Machine], fact
 ) -> None:
@@ -93,7 +105,8 @@ def test_two_machines_share_a_model_and_the_link_carries_tls_only(
         recorder = run(server, [sys.executable, capture.__file__, "link0", str(link)])
         assert recorder.stdout is not None
         assert recorder.stdout.readline() == "ready\n"
-        asked = ["--nodes", NODES, "--task", TASK, "--algorithm", "mime", "--rounds", ROUNDS, "--out", out]
+        asked = ["--nodes", NODES, "--task", TASK, "--algorithm", "mime", "--base", "momentum"]
+        asked += ["--rounds", ROUNDS, "--out", out]
         words = command(["deploy", "server", "--keys", federation, "--host", SERVER, "--port", PORT, *asked])
         serving = run(server, words)
         nodes = []
@@ -105,15 +118,18 @@ def test_two_machines_share_a_model_and_the_link_carries_tls_only(
             assert process.stderr is not None
             while "connected to" not in process.stderr.readline():
                 assert process.poll() is None
+        assert {port for port, reached in server.listening().items() if reached} == {PORT}
+        assert clients.listening() == {}
         words = [sys.executable, "-c", _STRANGER, str(federation / "ca.crt"), f"{SERVER}:{PORT}"]
         assert run(clients, words).communicate(timeout=60)[0].split() == ["403"] * 4
-        said, errors = serving.communicate(timeout=250)
+        said, errors = serving.communicate(timeout=500)
         assert serving.returncode == 0, errors
         assert f": {ROUNDS} rounds, accuracy " in said
         for node in nodes:
             node.terminate()
             node.communicate(timeout=30)
             assert node.returncode == 143
+        assert server.listening() == clients.listening() == {}
         recorder.kill()
         recorder.communicate()
     deployed, simulation = (jax.tree.leaves(fm.Run.load(path).params) for path in (out, simulated(out, NODES, ROUNDS)))

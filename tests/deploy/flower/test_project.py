@@ -25,7 +25,7 @@ fm.simulate(task.algorithm(), task.problem(), population, {ROUNDS}, {NODES}, run
 """
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(900)
 def test_two_supernodes_learn_what_a_simulation_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fact) -> None:
     """Each message is a new process of Flower's, which hands it to a worker; the two lines of an app are enough."""
     out = project.learn(PROJECT, NODES, ROUNDS, tmp_path, monkeypatch)

@@ -63,7 +63,7 @@ def running(words: list[Any], home: Path) -> Iterator[subprocess.Popen[str]]:
                 process.communicate(timeout=60)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_a_cohort_of_both_kinds_learns_what_a_simulation_learns(tmp_path: Path, fact) -> None:
     """The commands of the documentation: two clients in JAX, two in PyTorch, one of these behind Flower's SuperNode."""
     federation, out = tmp_path / "federation", tmp_path / "run"
@@ -119,7 +119,7 @@ fm.simulate(server_app.algorithm(), server_app.problem(), population, {ROUNDS}, 
 """
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_flower_project_with_clients_in_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fact) -> None:
     """Flower's own SuperLink, SuperNodes and `flwr run`; Mime with Adam, on nodes that never import JAX."""
 

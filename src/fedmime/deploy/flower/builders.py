@@ -16,7 +16,9 @@ from fedmime.deploy.protocol import Node
 from fedmime.errors import ConfigError
 
 
-def of_task(task: str, store: str, name: str, state: str, secure: Mapping[str, Any] | None = None) -> Node:
+def of_task(
+    task: str, store: str, name: str, state: str, secure: Mapping[str, Any] | None = None, backend: str = "local"
+) -> Node:
     """The node of a client whose examples are a store, pooled, for a server that runs a task by its name.
 
     Args:
@@ -25,6 +27,7 @@ def of_task(task: str, store: str, name: str, state: str, secure: Mapping[str, A
         name: the client's.
         state: the directory in which it keeps what belongs to it between rounds.
         secure: the numbers of the `SecureSum` that the client insists on, if it does.
+        backend: where the client is computed, `"local"` or `"reference"`.
     """
     from fedmime.compilation import prepare
     from fedmime.data import from_store
@@ -33,18 +36,23 @@ def of_task(task: str, store: str, name: str, state: str, secure: Mapping[str, A
     from fedmime.experiments import tasks
 
     prepare()
-    return JaxNode(tasks.get(task).problem(), from_store(store).pool(), name, state=state, secure=of_fields(secure))
+    given = {"state": state, "secure": of_fields(secure), "backend": backend}
+    return JaxNode(tasks.get(task).problem(), from_store(store).pool(), name, **given)
 
 
-def of_project(functions: Mapping[str, str], config: Mapping[str, Any], name: str, state: str) -> Node:
+def of_project(
+    functions: Mapping[str, str], config: Mapping[str, Any], name: str, state: str, backend: str = "local"
+) -> Node:
     """The node of a client in a Flower project.
 
     Args:
-        functions: for `data`, `problem`, `algorithm`, `aggregation` and `secure`, the function that makes it, as
-            `module:function`; the one for `data` takes the node's configuration, the others nothing.
+        functions: for `data`, `problem`, `algorithm`, `aggregation` and `secure`, as far as they are given, the
+            function that makes it, as `module:function`; the one for `data` takes the node's configuration, the others
+            nothing.
         config: the node's configuration, as Flower was given it.
         name: the client's.
         state: the directory in which it keeps what belongs to it between rounds.
+        backend: where the client is computed, `"local"` or `"reference"`.
     """
     from fedmime.compilation import prepare
     from fedmime.deploy.node import JaxNode
@@ -52,7 +60,8 @@ def of_project(functions: Mapping[str, str], config: Mapping[str, Any], name: st
     prepare()
     calls = {what: _found(where) for what, where in functions.items()}
     data, problem = calls.pop("data")(config), calls.pop("problem")()
-    return JaxNode(problem, data, name, state=state, **{what: call() for what, call in calls.items()})
+    given: dict[str, Any] = {what: call() for what, call in calls.items()}
+    return JaxNode(problem, data, name, state=state, backend=backend, **given)
 
 
 def of_function(function: str, config: Mapping[str, Any]) -> Node:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedmime.deploy.flower import hire, records
 from fedmime.deploy.flower.channel import MOST
+from fedmime.deploy.flower.keys import check_name
 from fedmime.deploy.flower.worker import Order
 from fedmime.errors import ConfigError
 
@@ -60,9 +61,10 @@ def relay(place: Callable[[Context], Place]) -> ClientApp:
 def client_app(
     data: Callable[[Mapping[str, Any]], Any],
     problem: Callable[[], Any],
-    algorithm: Callable[[], Any],
+    algorithm: Callable[[], Any] | None = None,
     aggregation: Callable[[], Any] | None = None,
     secure: Callable[[], Any] | None = None,
+    backend: str = "local",
 ) -> ClientApp:
     """The ClientApp of a Flower project whose ServerApp comes from `fm.deploy.server_app`.
 
@@ -71,23 +73,34 @@ def client_app(
     `import fedmime as fm` does not start JAX.
 
     A client's name, by which a resumed run knows it again, is `name` in its node's configuration
-    (`flower-supernode --node-config 'name="hospital-a"'`), or else follows from the node's number.
+    (`flower-supernode --node-config 'name="hospital-a"'`), or else follows from the node's number. It can be a file's
+    name, too: letters, digits, `-`, `_` and `.`, at most 64.
 
     Args:
         data: gives the client's examples, `{field: array[n, ...]}`, from its node's configuration.
         problem: gives what is trained, from `fm.models`.
-        algorithm: gives the algorithm, the same as the server's.
+        algorithm: gives the algorithm, the same as the server's. Without it, algorithm and aggregation are built from
+            the names and numbers of the server's setting (`fm.deploy.server_app(setting=…)`), which names algorithms of
+            this library and no code; a server that has none is refused.
         aggregation: gives what happens to messages, the same as the server's, if it has one.
         secure: gives the `fm.deploy.SecureSum` that the client insists on: a server that masks less, or nothing, gets
             nothing. Without it, messages are masked if the server asks for it.
+        backend: where the client is computed, `"local"` (compiled) or `"reference"` (eagerly, to debug it).
+
+    Raises:
+        ConfigError: a function that another process cannot find, or arguments that do not go together.
     """
+    if algorithm is None and aggregation is not None:
+        raise ConfigError("client_app: aggregation goes with an algorithm, which is missing; give both or neither")
+    if backend not in ("local", "reference"):
+        raise ConfigError(f"client_app: backend must be 'local' or 'reference', got {backend!r}")
     given = {"data": data, "problem": problem, "algorithm": algorithm, "aggregation": aggregation, "secure": secure}
     functions = {what: _named(what, function) for what, function in given.items() if function is not None}
     path = tuple(dict.fromkeys(_root(function) for function in given.values() if function is not None))
 
     def place(context: Context) -> Place:
         own = _own(context)
-        arguments = {"functions": functions, "config": dict(context.node_config), **own}
+        arguments = {"functions": functions, "config": dict(context.node_config), "backend": backend, **own}
         return Place(Order(_OF_PROJECT, arguments, path, context.run_id), _runtime(context.node_id))
 
     return relay(place)
@@ -119,7 +132,7 @@ def torch_client_app(client: str) -> ClientApp:
 
 def _own(context: Context) -> dict[str, str]:
     """The client's name, and the directory in which it keeps what belongs to it between rounds."""
-    name = str(context.node_config.get("name", f"node-{context.node_id}"))
+    name = check_name(str(context.node_config.get("name", f"node-{context.node_id}")))
     return {"name": name, "state": str(_state() / name)}
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from fedmime.deploy.flower.superlink import PROBE
 from fedmime.errors import ClusterError, ConfigError
+from fedmime.files import read_object, whole_file
 
 _MODULE = "fedmime_deployed"
 _APP: Mapping[str, bytes] = {
@@ -56,6 +57,13 @@ class Control:
 
     def __init__(self, address: str, authority: Path) -> None:
         self._address, self._authority = address, authority
+        self._owners: dict[int, str] = {}  # of keys, by Flower's number of the node
+        self._told: Path | None = None
+
+    def tell_owners(self, file: Path) -> None:
+        """Write down whose keys are registered, now and whenever that changes, for a ServerApp; see `owners_in`."""
+        self._told = file
+        self._tell()
 
     def wait(self, seconds: float, alive: Callable[[], None]) -> None:
         """Wait until the SuperLink serves.
@@ -100,11 +108,13 @@ class Control:
         """Let a node in.
 
         Args:
-            public_key: the file with the public half of its key.
+            public_key: the file with the public half of its key. It has the name of the client, and the key speaks for
+                no other.
 
         Returns:
             The number by which Flower knows the node.
         """
+        from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ec
         from flwr.proto.control_pb2 import RegisterNodeRequest
@@ -112,12 +122,15 @@ class Control:
 
         try:
             key = serialization.load_ssh_public_key(public_key.read_bytes())
-        except ValueError:
+        except (ValueError, UnsupportedAlgorithm):
             key = None
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise ConfigError(f"keys: {str(public_key)!r} holds no public key of a node; fedmime deploy keys makes one")
         with self._client() as client:
-            return client.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key))).node_id
+            node = client.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key))).node_id
+        self._owners[node] = public_key.stem
+        self._tell()
+        return node
 
     def unregister(self, node: int) -> None:
         """Shut a node out: none of its requests is served any more."""
@@ -125,6 +138,8 @@ class Control:
 
         with self._client() as client:
             client.UnregisterNode(UnregisterNodeRequest(node_id=node))
+        self._owners.pop(node, None)
+        self._tell()
 
     def run(self, session: Path) -> int:
         """Start a run, whose ServerApp reports to a session (see `session.py`); gives Flower's number of it."""
@@ -148,6 +163,11 @@ class Control:
         if status.status == "finished" and status.sub_status != "completed":
             raise ClusterError(f"flower: the run has {status.sub_status}: {' '.join(status.details.split())[:300]}")
 
+    def _tell(self) -> None:
+        if self._told is not None:
+            with whole_file(self._told, mode=0o600) as temporary:
+                temporary.write_text(json.dumps(self._owners))
+
     @contextlib.contextmanager
     def _client(self) -> Iterator[Any]:
         """A connection; what goes wrong with it is told in one line."""
@@ -169,3 +189,8 @@ class Control:
             raise ClusterError(f"flower: the SuperLink at {self._address} is lost: {error}") from None
         finally:
             client.close()
+
+
+def owners_in(file: Path) -> dict[int, str]:
+    """Whose keys are registered, by Flower's number of the node, as `Control.tell_owners` has written it."""
+    return {int(node): name for node, name in read_object(file).items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmime.deploy.flower.channel import MOST
@@ -19,13 +20,16 @@ if TYPE_CHECKING:
     from fedmime.engine import Info
 
 _NUMBERS = ("rounds", "cohort_size", "batch_size", "epochs", "steps", "seed", "evaluate_every", "run_dir")
+_OF_SETTING = _NUMBERS[:-1]
+_FIELDS = {"cohort_size": "cohort", "batch_size": "batch"}  # what a setting calls them
 _WAITING = ("nodes", "joining", "deadline")
 
 
 def server_app(
-    algorithm: Callable[[], Any],
-    problem: Callable[[], Any],
+    algorithm: Callable[[], Any] | None = None,
+    problem: Callable[[], Any] | None = None,
     *,
+    setting: Mapping[str, Any] | None = None,
     aggregation: Callable[[], Any] | None = None,
     secure: Callable[[], Any] | None = None,
     test: Callable[[], Any] | None = None,
@@ -41,6 +45,9 @@ def server_app(
     Args:
         algorithm: gives the algorithm, the same as the clients'.
         problem: gives what is trained, from `fm.models`.
+        setting: in place of all that functions give but `test` and `secure`: names and numbers of a task and an
+            algorithm of this library, as in configuration files, such as `{"task": "digits-logistic", "algorithm":
+            "mime"}`. Clients then need no algorithm.
         aggregation: gives what happens to messages, the same as the clients', if they have one.
         secure: gives an `fm.deploy.SecureSum`, with which clients mask their messages and the server learns sums only.
         test: gives columns of the server's own test set, if it has one.
@@ -49,25 +56,36 @@ def server_app(
     """
     from flwr.serverapp import ServerApp
 
+    if (algorithm is None or problem is None) if setting is None else (algorithm or problem or aggregation):
+        raise ConfigError("server_app: give algorithm and problem, or a setting in place of both and of aggregation")
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         from fedmime.compilation import prepare
         from fedmime.deploy.flower.grid import GridTransport, refuse_arrays
-        from fedmime.deploy.server import Waiting, run
+        from fedmime.deploy.server import Waiting, run, run_setting
+        from fedmime.experiments.setting import Setting, merged
 
         prepare()
         refuse_arrays()
         sys.argv[:] = ["flwr", "run"]  # a run directory records the command, and that of this process holds a token
         given = options | _configured(context.run_config)
+        waiting = Waiting(**{name: given.pop(name) for name in _WAITING if name in given})
+        made = {"secure": secure, "test": test} | ({"aggregation": aggregation} if setting is None else {})
+        given |= {name: None if function is None else function() for name, function in made.items()}
+        transport = GridTransport(grid, MOST)
+        if setting is not None:
+            numbers = {_FIELDS.get(name, name): given.pop(name) for name in _OF_SETTING if name in given}
+            found = merged(Setting(), {**setting, **numbers}, "server_app")
+            run_setting(transport, found, waiting=waiting, on_round=_told, **given)
+            return
+        assert algorithm is not None
+        assert problem is not None
         for needed in ("rounds", "cohort_size"):
             if needed not in given:
                 raise ConfigError(f"server_app: {needed} is missing; give it here or in the run's configuration")
-        waiting = Waiting(**{name: given.pop(name) for name in _WAITING if name in given})
-        made = {"aggregation": aggregation, "secure": secure, "test": test}
-        given |= {name: None if function is None else function() for name, function in made.items()}
-        run(GridTransport(grid, MOST), algorithm(), problem(), waiting=waiting, on_round=_told, **given)
+        run(transport, algorithm(), problem(), waiting=waiting, on_round=_told, **given)
 
     return app
 
@@ -82,6 +100,7 @@ def of_setting(
     waiting: Mapping[str, Any],
     command: Sequence[str],
     secure: Mapping[str, Any] | None = None,
+    owners: str | None = None,
 ) -> None:
     """The run of `fedmime deploy`: what a setting names, told to a launcher.
 
@@ -95,8 +114,10 @@ def of_setting(
         waiting: the fields of a `Waiting`.
         command: the launcher's, which the run directory records in place of Flower's, since that holds a token.
         secure: the numbers of a `SecureSum`, if messages are masked.
+        owners: the file that says whose keys nodes have, see `Control.tell_owners`.
     """
     from fedmime.compilation import prepare
+    from fedmime.deploy.flower.control import owners_in
     from fedmime.deploy.secure.options import of_fields
     from fedmime.deploy.server import Waiting, run_setting
     from fedmime.engine import Saving
@@ -116,6 +137,7 @@ def of_setting(
         on_round=report.on_round,
         stop=report.stop,
         secure=of_fields(secure),
+        owners=None if owners is None else lambda: owners_in(Path(owners)),
     )
 
 

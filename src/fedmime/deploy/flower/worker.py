@@ -31,6 +31,7 @@ from fedmime.version import exact
 SOCKET, LOG, LOCK = "socket", "worker.log", "lock"
 READY = b"ready\n"
 SAME, OTHER = b"same", b"other"
+_NOTES = ("stamp.json",)  # what a store's readers write beside its data, `fedmime.data.integrity.STAMP`
 _PATIENCE = 3600.0  # seconds without a message after which a worker ends
 _LOG = logging.getLogger("fedmime.worker")
 
@@ -50,18 +51,21 @@ class Order:
     """Directories in which modules are looked for first."""
     run: int | None = None
     """Flower's number of the run that the node is for, if it serves no other: until the next run, data may change."""
+    files: tuple[str, ...] = ()
+    """Files and directories that the node is made from, its data and its code."""
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Self:
         """The order in a JSON object, which may hold more."""
-        return cls(told["call"], told["arguments"], tuple(told["path"]), told["run"])
+        return cls(told["call"], told["arguments"], tuple(told["path"]), told["run"], tuple(told["files"]))
 
     def identity(self) -> str:
-        """The digest of the order and of this library's source.
+        """The digest of the order, of what its files look like now, and of this library's source.
 
         A worker with another identity has other data, another configuration or older code, and must not answer.
         """
-        text = json.dumps([dataclasses.asdict(self), exact()], sort_keys=True)
+        looks = [[file, *_looks(Path(file))] for file in self.files]
+        text = json.dumps([dataclasses.asdict(self), looks, exact()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def build(self) -> Node:
@@ -71,6 +75,19 @@ class Order:
         return getattr(importlib.import_module(module), function)(**self.arguments)
 
 
+def _looks(place: Path) -> list[list[Any]]:
+    """What changes when a file, or one in a directory, is written to: its size and times. Contents are not read."""
+    found = []
+    inside = [Path(path) / name for path, _, names in os.walk(place) for name in names if name not in _NOTES]
+    for file in sorted(inside) if place.is_dir() else [place]:
+        try:
+            state = file.stat()
+            found.append([str(file), state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino])
+        except OSError:
+            found.append([str(file)])
+    return found
+
+
 def main() -> None:
     """Read an order, build the node, and serve it."""
     told = json.loads(sys.stdin.readline())
@@ -78,12 +95,13 @@ def main() -> None:
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
     threading.Thread(target=_end_with, args=(told["owner"],), daemon=True).start()
     order = Order.of(told)
+    identity = order.identity()  # before anything is read: what changes meanwhile makes this worker stale
     node = order.build()
     listener = channel.listen(directory / SOCKET)
     _LOG.info("ready")
     os.write(1, READY)
     os.dup2(2, 1)  # nobody reads the rest
-    serve(listener, node, order.identity())
+    serve(listener, node, identity)
 
 
 def serve(listener: socket.socket, node: Node, identity: str, patience: float = _PATIENCE) -> None:
