@@ -14,7 +14,17 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import comparison, data_section, goals, report, roofline, scaling, simulated, sweep_section
+from benchmarks import (
+    comparison,
+    data_section,
+    goals,
+    report,
+    roofline,
+    scaling,
+    simulated,
+    sweep_section,
+    sweep_workers,
+)
 from benchmarks.shapes import MODELS
 from benchmarks.tables import all_tables
 
@@ -25,6 +35,7 @@ MEASURED: dict[str, Callable[[Path, bool, Callable[[str], None]], dict[str, Any]
     "scaling": scaling.run,
     "data": data_section.run,
     "sweep": sweep_section.run,
+    "workers": sweep_workers.run,
 }
 SECTIONS = (*MEASURED, "goals")
 WIDTH = 150  # of tables that do not go to a terminal

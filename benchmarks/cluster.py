@@ -26,7 +26,7 @@ from benchmarks.cluster_constants import Say
 from benchmarks.probe import probe
 
 PARTS = ("rounds", "constants", "model")
-TASKS = {"handwriting-mlp": 60, "emnist-cnn": 10}  # rounds of a run
+TASKS = {"handwriting-mlp": 60, "emnist-cnn": 7}  # rounds of a run
 ALGORITHMS = {"fedavg": "FedAvg", "mime": "Mime"}
 COHORT, WORKERS = 20, 2
 FIGURES = (
@@ -75,8 +75,8 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--data-dir", help="where EMNIST is; by default clients with random data take its place")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--data-dir", help="where EMNIST is; by default the embedded handwriting takes its place")
     parser.add_argument("--quick", action="store_true", help="small models and sizes only")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     return parser.parse_args(words)

@@ -18,6 +18,7 @@ MIME_COST_10 = {"logistic": 1.6, "mlp": 1.6, "cnn": 1.6}
 SECOND_CORE = 1.7
 FLAT = 1.3
 RAY_WALL, RAY_CPU = 1.3, 1.2
+SWEEP_WALL = 0.6
 SWEPT = ("handwriting-logistic", "handwriting-mlp")
 
 
@@ -54,7 +55,8 @@ def evaluate(sections: Sections) -> list[Goal]:
     """Every goal, measured or not."""
     peers, scaling = sections.get("peers", {}), sections.get("scaling", {})
     measured = [*_against_peers(peers), *_against_fedavg(peers), *_second_core(peers), *_steady(peers, scaling)]
-    return [*measured, *_sweeps(sections.get("sweep", {})), *_ray(sections.get("cluster", {}))]
+    swept = [*_sweeps(sections.get("sweep", {})), _processes(sections.get("workers", {}))]
+    return [*measured, *swept, *_ray(sections.get("cluster", {}))]
 
 
 def _against_peers(peers: Sections) -> list[Goal]:
@@ -122,6 +124,11 @@ def _sweeps(section: Sections) -> list[Goal]:
             Goal(f"nine rates on {task}, halving: share of seeds near the best", {"number": share}, 0.9),
         ]
     return goals
+
+
+def _processes(section: Sections) -> Goal:
+    name = "nine rates on handwriting-mlp in two processes: times one"
+    return Goal(name, {"wall": section.get("ratio")}, SWEEP_WALL, False)
 
 
 def _ray(section: Sections) -> list[Goal]:

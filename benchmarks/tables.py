@@ -21,6 +21,7 @@ def all_tables(results: Results) -> list[Table]:
         "scaling": scaling,
         "data": data,
         "sweep": sweep,
+        "workers": processes,
         "cluster": cluster_tables.tables,
     }
     return [table for name, make in makers.items() if name in results for table in make(results[name])]
@@ -147,6 +148,14 @@ def sweep(section: Results) -> list[Table]:
         "halving's choice is within 0.5 points of the whole grid's best; the last column is the most it lost."
     )
     return [Table("Sweep of nine rates", [*header, "most lost, points"], rows, note)]
+
+
+def processes(section: Results) -> list[Table]:
+    """A sweep in one process and in two."""
+    row = [f"{section['one']:.1f}", f"{section['two']:.1f}", f"{section['ratio']:.2f}", f"{section['apart']:.0e}"]
+    header = ["task", "--workers 1, s", "--workers 2, s", "ratio", "largest difference"]
+    note = "Wall seconds of `fedmime sweep --light`, start-up included. Difference: of a point's final accuracy."
+    return [Table(f"Nine rates, {section['rounds']} rounds, in processes", header, [[section["task"], *row]], note)]
 
 
 def _overview(section: Results, case: str) -> Table:

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import typing
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-INTERFACES = (  # of those who write a back end, or read what a gate or an accountant says
+FURTHER = (  # beside the modules of `fedmime`: what algorithms are written with, and what experiments are made of
+    "fedmime.hyperparameters",
+    "fedmime.vector",
+    "fedmime.models.layers",
+    "fedmime.experiments.setting",
+    "fedmime.experiments.sweep",
+    "fedmime.experiments.sweep_search",
+    "fedmime.experiments.tune",
+)
+RANGES = ("BOUND", "CLOSED_UNIT", "NON_NEGATIVE", "POSITIVE", "Range", "SHARE", "UNIT")  # of fedmime.validation
+INTERFACES = (  # of those who write a back end, or read what a gate, an accountant or an evaluation says
+    "fedmime.engine.Spread",
     "fedmime.engine.backends.backend.Backend",
     "fedmime.engine.backends.backend.Work",
     "fedmime.engine.backends.backend.Answer",
+    "fedmime.engine.backends.reference.ReferenceBackend",
+    "fedmime.engine.intake.Intake",
 )
 BESIDE = ("fedmime.aggregation.gate", "fedmime.aggregation.accounting")
 
@@ -25,25 +39,28 @@ def page() -> str:
     parts += [_directive(f"fedmime.{name}", getattr(fedmime, name)) for name in top]
     before = [getattr(fedmime, name) for name in top]  # some of them are names of a module, too
     for name in modules:
-        module = getattr(fedmime, name)
-        parts += [_heading(module.__name__), f".. automodule:: {module.__name__}\n   :no-members:\n"]
-        for place, value in _members(module):
-            again = any(value is one for one in before)
-            parts.append(_directive(place, value) + ("   :no-index:\n" if again else ""))
+        parts += _of_module(f"fedmime.{name}", getattr(fedmime, name), before)
+    for name in FURTHER:
+        parts += _of_module(name, importlib.import_module(name), before)
+    validation = importlib.import_module("fedmime.validation")
+    parts.append(_heading("fedmime.validation"))
+    parts += [_directive(f"fedmime.validation.{name}", getattr(validation, name)) for name in RANGES]
     parts += [_heading("Interfaces"), *(_directive(place, _found(place)) for place in INTERFACES)]
     parts += [f".. automodule:: {name}\n   :members:\n" for name in BESIDE]
     return "\n".join(parts)
 
 
-def _members(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """The public names of a module, with where they are found, and their values."""
-    own = getattr(module, "__all__", None) or [
-        name
-        for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
-    ]
-    for name in own:
-        yield f"{module.__name__}.{name}", getattr(module, name)
+def _of_module(path: str, module: ModuleType, before: list[Any]) -> Iterator[str]:
+    """What a module says of itself, and its public names under the path by which users reach it.
+
+    Those that were documented `before` are not indexed again.
+    """
+    yield _heading(path)
+    yield f".. automodule:: {module.__name__}\n   :no-members:\n"
+    for name in module.__all__:
+        value = getattr(module, name)
+        again = any(value is one for one in before)
+        yield _directive(f"{path}.{name}", value) + ("   :no-index:\n" if again else "")
 
 
 def _directive(place: str, value: Any) -> str:
@@ -54,7 +71,9 @@ def _directive(place: str, value: Any) -> str:
         return f".. autoexception:: {place}\n"
     if isinstance(value, type):
         return f".. autoclass:: {place}\n   :members:\n"
-    return f".. autofunction:: {place}\n" if callable(value) else f".. autodata:: {place}\n"
+    if callable(value) and typing.get_origin(value) is None and value is not Any:
+        return f".. autofunction:: {place}\n"
+    return f".. autodata:: {place}\n" + ("   :no-value:\n" if isinstance(value, tuple) else "")
 
 
 def _found(place: str) -> Any:

@@ -1,5 +1,6 @@
 """Every Python block and `$ fedmime` line of the README and the docs runs, in order; so do the examples."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -52,6 +53,20 @@ def test_the_command_of_the_readme_trains_the_model_of_its_fifteen_lines(
     for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(other.params), strict=True):
         np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(one.history["test_accuracy"], other.history["test_accuracy"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_pages_are_built_without_a_warning(tmp_path: Path) -> None:
+    """With the notebook executed in its page, and every public name in the reference."""
+    pytest.importorskip("sphinx", reason="the extra fedmime[docs] is not installed")
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
+    outside |= {"PYTHONPATH": str(ROOT / "src"), "JUPYTER_PLATFORM_DIRS": "1", "IPYTHONDIR": str(tmp_path / "ipython")}
+    words = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", ROOT / "docs", tmp_path / "pages"]
+    done = subprocess.run(words, env=outside, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "<svg" in (tmp_path / "pages" / "in_a_notebook.html").read_text()
+    assert 'id="fedmime.vector.norm"' in (tmp_path / "pages" / "api.html").read_text()
 
 
 def test_readme_names_its_two_commands() -> None:

@@ -1,8 +1,10 @@
 """The API reference documents every public name, and every public name has something to say."""
 
 import ast
+import importlib
 import importlib.util
 import inspect
+import pydoc
 import re
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +14,7 @@ import pytest
 import fedmime as fm
 
 ROOT = Path(__file__).parent.parent
+PAGES = sorted((ROOT / "docs").glob("*.md"))
 STUB = ROOT / "src" / "fedmime" / "__init__.pyi"
 
 
@@ -24,7 +27,7 @@ def _public() -> list[str]:
 
 
 def _inside(module: str) -> list[str]:
-    return list(getattr(getattr(fm, module), "__all__", ()))
+    return list(getattr(fm, module).__all__)
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +58,42 @@ def _lacking(name: str, page: str) -> list[str]:
 def test_every_public_name_is_in_the_reference(page: str) -> None:
     assert len(_public()) > 100
     assert not [each for name in _public() for each in _lacking(name, page)]
+
+
+def _documented(page: str) -> tuple[set[int], set[str]]:
+    """What has a directive: names by their identity, and modules by their name."""
+    found, modules = set(), set()
+    for kind, place, options in re.findall(r"^\.\. auto(\w+):: (\S+)\n((?:   :.*\n)*)", page, re.MULTILINE):
+        if kind == "module":
+            modules.add(place)
+            members = vars(importlib.import_module(place)).values() if ":members:" in options else ()
+            found |= {id(value) for value in members if getattr(value, "__module__", "") == place}
+        else:
+            found.add(id(pydoc.locate(place)))
+    return found, modules
+
+
+def _told(text: str) -> set[str]:
+    """The dotted names of the package that a page writes, in code and in prose, and those that its blocks import."""
+    dotted = re.findall(r"(?<![\w./-])(?:fm|fedmime)((?:\.[A-Za-z_]\w*)+)\b(?![/-])", text)
+    imported = re.findall(r"^from fedmime(\.\S+) import (.*)$", text, re.MULTILINE)
+    names = [f"{module}.{name.strip()}" for module, names in imported for name in names.split(",")]
+    modules = {module for module, _ in imported}
+    return {f"fedmime{name}" for name in {*dotted, *names} - modules}
+
+
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "README.md"], ids=lambda path: path.name)
+def test_what_the_pages_name_is_in_the_reference(path: Path, page: str) -> None:
+    objects, modules = _documented(page)
+    for name in _told(path.read_text()):
+        value, place, known = fm, "fedmime", False
+        for part in name.split(".")[1:]:
+            place = f"{place}.{part}"
+            if inspect.ismodule(value) and not hasattr(value, part):
+                importlib.import_module(place)
+            value = getattr(value, part)
+            known = known or id(value) in objects or (inspect.ismodule(value) and value.__name__ in modules)
+        assert known, name
 
 
 def test_a_name_of_deployment_is_the_same_the_second_time() -> None:

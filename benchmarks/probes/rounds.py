@@ -22,7 +22,7 @@ from benchmarks.peers.measure import cpu_seconds
 from benchmarks.probes.carried import Carried
 from benchmarks.probes.compilations import counted, processes, programs
 from benchmarks.probes.repeating import Repeating
-from benchmarks.simulated import FIRST, clients
+from benchmarks.simulated import FIRST
 from fedmime.experiments import tasks
 from fedmime.vector import nbytes
 
@@ -40,12 +40,12 @@ def problem_of(model: str) -> Any:
 
 
 def population_of(asked: dict[str, Any]) -> Any:
-    """The task's own clients, those of `benchmarks.simulated`, or so many equal ones."""
+    """The task's own clients, so many equal ones, or, where there is no EMNIST, those of the embedded handwriting."""
     model = asked["model"]
     if "examples" in asked:
         return _equal(model, asked["clients"], asked["examples"])
     if model == "emnist-cnn" and asked["data_dir"] is None:
-        return clients("cnn")
+        return tasks.get("handwriting-mlp").population(None)
     return tasks.get(model).population(asked["data_dir"])
 
 

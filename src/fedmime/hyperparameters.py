@@ -15,9 +15,14 @@ import jax
 
 from fedmime.validation import Range, real
 
+__all__ = ["Number", "Schedule", "Value", "at_round", "checked", "number", "recipe", "static"]
+
 Schedule = Callable[[int], float]
+"""The number of each round, counted from 0."""
 Number = float | Schedule
-Value = Any  # a field of a recipe: the number of this round, or the schedule it comes from
+"""What factories take for a hyper-parameter."""
+Value = Any
+"""The type of a recipe's field: the number of this round, or the schedule it comes from."""
 T = TypeVar("T")
 
 

@@ -41,11 +41,17 @@ class Range(NamedTuple):
 
 
 POSITIVE = Range(lambda v: v > 0, "be positive")
+"""Numbers above 0."""
 BOUND = Range(lambda v: v > 0, "be positive, or math.inf", infinite=True)
+"""Numbers above 0, and infinity where there is no bound."""
 NON_NEGATIVE = Range(lambda v: v >= 0, "not be negative")
+"""0 and above."""
 UNIT = Range(lambda v: 0 <= v < 1, "lie in [0, 1)")
+"""From 0 up to 1, which is left out."""
 SHARE = Range(lambda v: 0 < v <= 1, "lie in (0, 1]")
+"""Above 0, and up to 1."""
 CLOSED_UNIT = Range(lambda v: 0 <= v <= 1, "lie in [0, 1]")
+"""From 0 to 1, with both ends."""
 
 
 def quote(value: Any, most: int = 200) -> str:

@@ -9,6 +9,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+__all__ = [
+    "Vector",
+    "at_least",
+    "dot",
+    "finite",
+    "full",
+    "nbytes",
+    "norm",
+    "sqrt",
+    "squared_distance",
+    "where",
+    "zeros",
+]
+
 Tree = Any
 Scalar = float | jax.Array
 

@@ -63,6 +63,15 @@ def test_a_pair_is_asked_at_once_and_answers_with_the_mean():
     assert pair.ask(do="check", case="FedAvg", rounds=1, out="weights") == {"wall": 1.0}
 
 
+def test_two_processes_of_a_sweep_are_held_against_one():
+    def judged(sections):
+        return next(goal for goal in evaluate(sections) if "two processes" in goal.name)
+
+    assert judged({"workers": {"ratio": 0.55}}).verdict == "reached"
+    assert judged({"workers": {"ratio": 0.7}}).verdict == "missed"
+    assert judged({}).verdict == "not measured"
+
+
 def test_ray_is_held_against_local():
     local, ray = {"wall": 0.1, "cpu": 0.2}, {"wall": 0.125, "cpu": 0.25, "compiled": 0}
     rows = [{"task": "t", "algorithm": name, "local": local, "ray": ray} for name in ("FedAvg", "Mime")]

@@ -22,6 +22,8 @@ from fedmime.hyperparameters import at_round
 from fedmime.validation import POSITIVE, floating, made, real
 from fedmime.vector import Vector, nbytes
 
+__all__ = ["Cost", "Traffic", "cohort_for_budget", "cost"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:

@@ -23,6 +23,22 @@ from fedmime.randomness import generator
 _COHORT, _ZONES, _AWAKE, _DROPPED, _ARRIVAL = range(10, 15)  # random streams, one for each purpose
 _ZONE_HOURS = 24
 
+__all__ = [
+    "PowerOfChoice",
+    "Reports",
+    "Sampler",
+    "availability",
+    "by_size",
+    "diurnal",
+    "over_selected",
+    "poisson",
+    "power_of_choice",
+    "reports",
+    "time_zones",
+    "uniform",
+    "with_replacement",
+]
+
 Sampler = Callable[[int, np.ndarray, np.ndarray, np.random.Generator], Any]
 """A user's sampler: `sampler(round, sizes, losses, rng)` returns different positions in order of preference.
 

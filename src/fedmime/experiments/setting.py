@@ -14,6 +14,8 @@ from typing import Any, Literal, get_args, get_type_hints
 from fedmime.errors import ConfigError
 from fedmime.experiments.kinds import fitted
 
+__all__ = ["Inner", "Messages", "Optimizer", "Server", "Setting", "Taking", "read"]
+
 AlgorithmName = Literal[
     "mime",
     "mime_lite",

@@ -27,6 +27,8 @@ from fedmime.experiments.sweep_trial import Shelf, Trial
 from fedmime.experiments.sweep_ways import Ways
 from fedmime.files import require_writable
 
+__all__ = ["Swept", "sweep"]
+
 Progress = Callable[[str, int, int], None]  # what, done, in all
 
 

@@ -14,6 +14,8 @@ from fedmime.experiments.setting import Setting
 from fedmime.experiments.sweep import sweep
 from fedmime.validation import POSITIVE, count, real
 
+__all__ = ["search"]
+
 _LOOKS = (0.25, 0.5, 1.0)  # shares of the rounds after which a study may give a point up
 
 

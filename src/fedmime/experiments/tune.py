@@ -21,6 +21,8 @@ from fedmime.validation import count
 
 _SAMPLE = 40  # stream of the draw of clients
 
+__all__ = ["Tuned", "tune"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:

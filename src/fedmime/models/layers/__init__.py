@@ -1,6 +1,6 @@
 """Layers as pure functions of arrays, written so that they run fast inside compiled loops.
 
-They take their weights as arguments, so they drop into a flax or equinox module as well as into `from_functions`:
+They take their weights as arguments, so they drop into a flax or equinox module as well as into `from_functions`::
 
     class Net(nnx.Module):
         def __init__(self, *, rngs):

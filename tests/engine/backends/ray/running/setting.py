@@ -20,7 +20,7 @@ MODES: dict[str, dict[str, Any]] = {
     "plain": {},
     "drop-out": {"participation": fm.Participation(drop_out=0.4, over_selection=1.3, minimum=0.1)},
     "uniform weights": {"weights": "uniform"},
-    "chain": {"aggregation": fm.aggregation.chain(fm.aggregation.clip(0.1), fm.aggregation.quantize(bits=8))},
+    "chain": {"aggregation": fm.aggregation.chain(fm.aggregation.random_k(0.5), fm.aggregation.quantize(bits=8))},
     "random loss": {"problem": NOISY},
 }
 OWN = {"workers", "workers_lost", "bytes_broadcast", "bytes_gathered"}  # figures that only this back end has
