@@ -1,4 +1,7 @@
-"""Fault 48: ten thousand messages that nobody should send, random ones and sound ones that were changed."""
+"""Fault 48: ten thousand messages that nobody should send, random ones and sound ones that were changed.
+
+`make test` sends a quarter of them, `make test-slow` all.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,10 +120,11 @@ _TOKENS = [
 _TOKENS += [b"update", b"points", b"nothing", b"prime", b"answer", b"ask", b"refusal", b"hello", b"\\ud800", b"\x00"]
 
 
-def test_no_message_upsets_the_server(fact) -> None:
+@pytest.mark.parametrize("messages", [1500, pytest.param(6000, marks=pytest.mark.slow)])
+def test_no_message_upsets_the_server(messages: int, fact) -> None:
     reply, longest, fates = _reply(), 0.0, set()
 
-    @settings(max_examples=6000)
+    @settings(max_examples=messages)
     @given(st.integers(0, 2**40))
     def holds(seed: int) -> None:
         nonlocal longest
@@ -141,12 +146,13 @@ def test_no_message_upsets_the_server(fact) -> None:
     fact("CPU seconds for a fuzzed message at the server", longest)
 
 
-def test_no_message_upsets_a_node(fact) -> None:
+@pytest.mark.parametrize("messages", [1000, pytest.param(4000, marks=pytest.mark.slow)])
+def test_no_message_upsets_a_node(messages: int, fact) -> None:
     node, hello, request, reply = _conversation()
     longest, answers = 0.0, 0
     state = node._session  # type: ignore[attr-defined]
 
-    @settings(max_examples=4000)
+    @settings(max_examples=messages)
     @given(st.integers(0, 2**40), st.booleans())
     def holds(seed: int, greeting: bool) -> None:
         nonlocal longest, answers

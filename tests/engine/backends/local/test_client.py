@@ -46,7 +46,8 @@ def _rounds(algorithm, problem):
 
 
 CASES = [("mime", kind) for kind in PROBLEMS]
-CASES += [("loc-mime", "factors"), ("mime-mvr", "cache"), ("mime-lite-mvr", "factors"), ("mime-lite-mvr", "cache")]
+CASES += [("loc-mime", "factors"), ("mime-mvr", "cache"), ("mime-lite-mvr", "factors")]
+CASES += [pytest.param("mime-lite-mvr", "cache", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
