@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,12 @@ from engine.backends.ray.losses import FAILING, FAILING_LATER, NOISY, counting, 
 from engine.backends.ray.running.setting import MIME, OWN, ROUNDS, SIZES, agree, expected, run, unbroken, workers
 from engine.setting import KINDS, PROBLEM, close, population, same
 from fedmime.engine.backends.specification import Ray
-
-
-def _fast(names: Iterable[str], alike: set[str]) -> list[Any]:
-    """Parameters of which some are left out of `make test`, because others are alike."""
-    return [pytest.param(name, marks=[pytest.mark.slow] if name in alike else []) for name in names]
-
+from marking import fast
 
 _ALIKE = {"fedavg-adam", "fedprox", "loc_mime", "server_only_mvr", "fedavg-client", "fedexp", "ghbm"}
 
 
-@pytest.mark.parametrize("kind", _fast(KINDS, _ALIKE))
+@pytest.mark.parametrize("kind", fast(KINDS, _ALIKE))
 def test_every_kind_of_algorithm(ray: Ray, kind: str) -> None:
     agree(run(KINDS[kind], ray), expected(kind))
 
@@ -61,7 +55,7 @@ AGGREGATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", _fast(AGGREGATIONS, {"quantize"}))
+@pytest.mark.parametrize("name", fast(AGGREGATIONS, {"quantize"}))
 def test_aggregation(ray: Ray, name: str) -> None:
     ours, theirs = (run(MIME, backend, aggregation=AGGREGATIONS[name], drift=True) for backend in (ray, "local"))
     agree(ours, theirs)
