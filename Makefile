@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-rates test torch test-deploy test-versions lint bench docs install browser clean
+.PHONY: demo demo-rates test test-plain test-slow torch test-deploy test-versions lint bench docs install browser clean
 
 # Stamps make a second install free; they are renewed when the project's requirements change. The demo needs no
 # developers' tools. Pip never removes an extra, and the full install is one for the demo, too.
@@ -49,11 +49,23 @@ browser:
 SHARED := --numprocesses 2 --dist worksteal
 RAY := tests/engine/backends/ray/running tests/experiments/test_sweep_ray.py
 FLOWER := tests/deploy/flower
-test: install lint browser
+test: install browser
+	$(MAKE) --no-print-directory --jobs 2 lint test-plain
 	$(BIN)/python -m pytest --quiet $(SHARED) $(addprefix --ignore ,$(RAY) $(FLOWER))
 	$(BIN)/python -m pytest --quiet $(RAY)
 	$(BIN)/python -m pytest --quiet $(FLOWER)
-	XLA_FLAGS= FEDMIME_NATIVE=0 $(BIN)/python -m pytest --quiet $(SHARED) tests/engine/backends/test_reference.py -k "models_and and (mlp-fedavg or mlp-mime_mvr or cnn-fedavg)"
+
+# The engine against the plain loop as it is where the kernels cannot be compiled, with programs optimized as for users.
+test-plain: install
+	XLA_FLAGS= FEDMIME_NATIVE=0 $(BIN)/python -m pytest --quiet tests/engine/backends/test_reference.py -k "models_and and (mlp-fedavg or mlp-mime_mvr or cnn-fedavg)"
+
+# What `make test` shows by a covering part is shown in full: every algorithm × base × mode, all kills and messages.
+test-slow: install
+	$(BIN)/python -m pytest --quiet -m slow $(SHARED) $(addprefix --ignore ,tests/deploy $(RAY))
+	$(BIN)/python -m pytest --quiet -m slow $(RAY)
+
+# Every process that tests start reads the same compiled modules, also where Python is told to write none.
+test test-plain test-slow test-deploy: export PYTHONDONTWRITEBYTECODE :=
 
 # Real deployments: five nodes, masked sums, faults, clients in PyTorch, two network namespaces (which take root).
 # About half an hour on two cores.

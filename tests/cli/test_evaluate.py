@@ -24,14 +24,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def made_in_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def simulated(path: Path, problem: fm.models.Problem) -> Path:
     """A finished run of `fm.simulate`, which records no task."""
-    path = tmp_path_factory.mktemp("python") / "one"
-    problem = fm.models.logistic(input_shape=(8, 8, 1), classes=10)
     population = fm.data.digits(clients=50, alpha=0.1, seed=0)
     fm.simulate(fm.algorithms.fedavg(eta=0.1), problem, population, rounds=2, cohort_size=4, run_dir=path)
     return path
+
+
+@pytest.fixture(scope="module")
+def made_in_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    problem = fm.models.logistic(input_shape=(8, 8, 1), classes=10)
+    return simulated(tmp_path_factory.mktemp("python") / "one", problem)
 
 
 def told(words: list[object], capsys: pytest.CaptureFixture[str]) -> dict:
@@ -73,11 +76,12 @@ def test_runs_made_in_python_need_the_task(made_in_python: Path, capsys) -> None
     assert told([made_in_python, "--task", TASK], capsys)["test_loss"] == pytest.approx(history["test_loss"][-1])
 
 
-def test_another_task_is_refused(run: Path, made_in_python: Path, capsys) -> None:
+def test_another_task_is_refused(run: Path, tmp_path: Path, capsys) -> None:
     ended = said(["eval", run, "--task", "annotators"], capsys)
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert "is a run of 'digits-logistic', got 'annotators'" in ended.err
-    ended = said(["eval", made_in_python, "--task", "handwriting-mlp"], capsys)
+    larger = simulated(tmp_path / "mlp", fm.models.mlp(input_shape=(8, 8, 1), classes=10, hidden=(5,)))
+    ended = said(["eval", larger, "--task", TASK], capsys)
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert "params must have the arrays of problem.init" in ended.err
 

@@ -1,4 +1,7 @@
-"""Fault 48: ten thousand messages that nobody should send, random ones and sound ones that were changed."""
+"""Fault 48: ten thousand messages that nobody should send, random ones and sound ones that were changed.
+
+`make test` sends a quarter of them, `make test-slow` all.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ METHODS = {
     "scaffold": ["--algorithm", "scaffold"],
     "mime_mvr": ["--algorithm", "mime_mvr"],
 }
-KILLS = {"mime-adam": 7, "scaffold": 7, "mime_mvr": 6}
+KILLS = {"mime-adam": 3, "scaffold": 3, "mime_mvr": 3}
+MORE_KILLS = {"mime-adam": 7, "scaffold": 7, "mime_mvr": 6}
 MOST_OPERATIONS = 200  # about five rounds: seven such lives do not reach the end
 LAUNCH = "from fedmime.cli.main import script; script()"
 
@@ -73,14 +74,17 @@ def check(run: Path, whole: Path) -> None:
     assert not list(run.rglob("*.tmp"))
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_25_killed_runs_end_like_unbroken_ones(method: str, forks: Server, tmp_path: Path, fact) -> None:
+@pytest.mark.parametrize(
+    ("method", "kills"),
+    [*KILLS.items(), *(pytest.param(*each, marks=pytest.mark.slow) for each in MORE_KILLS.items())],
+)
+def test_25_killed_runs_end_like_unbroken_ones(method: str, kills: int, forks: Server, tmp_path: Path, fact) -> None:
     """Seeded kills at file operations, at the sight of a save, and in rounds."""
     rng = np.random.default_rng(list(METHODS).index(method))
     whole, run = tmp_path / "whole", tmp_path / "run"
     assert forks.start(asked(method, whole)).wait() == 0
     in_saves = 0
-    for i in range(KILLS[method]):
+    for i in range(kills):
         kind = ("operation", "save", "round")[i % 3]
         at = int(rng.integers(1, MOST_OPERATIONS)) if kind == "operation" else MOST_OPERATIONS
         fate = {"dies_at": at, "where": str(run)}

@@ -48,7 +48,7 @@ _LIGHT = tuple(grids.LIGHT["eta"])
 SCALES = {
     "full": Scale(1000, 1000, 20, 10, 10, 3, True, True, tuple(METHODS), _LIGHT),
     "small": Scale(200, 40, 20, 10, 5, 3, True, False, SEVEN, _LIGHT),
-    "smoke": Scale(8, 4, 5, 2, 2, 2, False, False, SEVEN, (1.0, 0.1)),
+    "smoke": Scale(4, 2, 5, 2, 2, 2, False, False, SEVEN, (1.0, 0.1)),
 }
 
 

@@ -36,7 +36,7 @@ _LIGHT = ablation.SCALES["small"].rates
 SCALES = {
     "full": Scale(50, 0.1, _RATES, _MARKS, 10, 50, ablation.Scale(1000, 1000, 20, 1, 10, 3, True, True, _FEW, _LIGHT)),
     "small": Scale(50, 0.1, _RATES, _MARKS, 5, 20, ablation.Scale(1000, 400, 20, 1, 10, 3, True, False, _FEW, _LIGHT)),
-    "smoke": Scale(2, 0.1, (0.1,), (1, 4), 2, 3, ablation.Scale(8, 4, 5, 1, 2, 2, False, False, _FEW, (1.0, 0.1))),
+    "smoke": Scale(2, 0.1, (0.1,), (1, 4), 2, 3, ablation.Scale(4, 2, 5, 1, 2, 2, False, False, _FEW, (1.0, 0.1))),
 }
 
 

@@ -28,6 +28,7 @@ from fedmime.deploy.secure.options import SecureSum
 from fedmime.deploy.secure.server import Exchange
 from fedmime.deploy.transport import LoopTransport
 from fedmime.errors import CheckpointError, ClusterError, ConfigError
+from marking import fast
 
 g = fm.aggregation
 ADAM = o.adam(0.8, 0.9, eps=0.1)
@@ -47,7 +48,7 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", fast(CASES, {"server_only", "local momentum", "mime_mvr, two points"}))
 def test_a_secure_run_is_a_simulated_one_but_for_rounding(case: str) -> None:
     algorithm, aggregation, others = CASES[case]
     secure = SecureSum(bits=29)

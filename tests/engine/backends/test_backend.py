@@ -1,14 +1,56 @@
-"""Messages on their way into a mean: sums, or all of them, filled up so that programs need not be compiled again."""
+"""What back ends have in common: what they are asked, what simulations need not do, and how messages become sums."""
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import fedmime as fm
-from fedmime.engine.backends.backend import Accepted
+from engine.setting import PROBLEM, a, o, population
+from fedmime.aggregation.aggregator import PLAIN
+from fedmime.algorithms.abstract import anchor_of
+from fedmime.engine.backends.backend import Accepted, Simulated, Work
+from fedmime.engine.sampling import Schedule
 
+MIME, SPLIT = (a.mime(o.momentum(), 0.1, split=split) for split in (False, True))
 MESSAGES = [(0.5, jnp.array([1.0, 5.0])), (0.25, jnp.array([2.0, -3.0])), (0.25, jnp.array([4.0, 1.0]))]
+
+
+def _work(algorithm: fm.Algorithm, epochs: int) -> Work:
+    """A round's work of four clients."""
+    cohort = Schedule(4, 2, epochs, None, 0, "examples").cohort(algorithm, population((3, 1, 2, 4)), 0)
+    shares, key = np.full(4, 0.25), jax.random.key(0)
+    anchor = anchor_of(algorithm, algorithm.init(PROBLEM.init(key)).server)
+    return Work(algorithm, 0, cohort, shares, shares, key, -1, True, anchor, PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "epochs", "random", "expected"),
+    [
+        (MIME, 1, True, True),
+        (MIME, 1, False, False),  # without random numbers, large batches give the same gradient
+        (MIME, 2, True, False),  # an example is in two mini-batches, under two masks
+        (SPLIT, 1, True, False),  # others are asked for the gradient
+        (a.mime_lite(o.momentum(), 0.1), 1, True, False),  # no step uses a difference
+    ],
+)
+def test_full_gradients_take_the_masks_of_local_steps_where_a_difference_needs_them(
+    algorithm: fm.Algorithm, epochs: int, random: bool, expected: bool
+) -> None:
+    assert _work(algorithm, epochs).by_steps(random) is expected
+
+
+def test_in_a_simulation_clients_know_the_key_and_nothing_is_sent() -> None:
+    key, blank = jax.random.key(1), {"c": np.zeros(2)}
+    cost = fm.communication.cost(MIME, PROBLEM.init(key))
+    simulated = Simulated()
+    assert simulated.noise_key(key) is key
+    assert simulated.stored(blank) is blank
+    assert simulated.traffic(cost, MIME) is cost
+    assert simulated.figures() == {}
+    assert simulated.broadcaster is None
 
 
 def test_sums_are_weighted_and_what_is_beside_them_is_not() -> None:

@@ -46,7 +46,8 @@ def _rounds(algorithm, problem):
 
 
 CASES = [("mime", kind) for kind in PROBLEMS]
-CASES += [("loc-mime", "factors"), ("mime-mvr", "cache"), ("mime-lite-mvr", "factors"), ("mime-lite-mvr", "cache")]
+CASES += [("mime-mvr", "cache"), ("mime-lite-mvr", "factors")]
+CASES += [pytest.param(*case, marks=pytest.mark.slow) for case in (("loc-mime", "factors"), ("mime-lite-mvr", "cache"))]
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)

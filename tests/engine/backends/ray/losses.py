@@ -32,11 +32,15 @@ def _failing_later(params: Any, batch: Any, key: Any) -> jax.Array:
     return PROBLEM.loss(params, batch, key) + zero
 
 
-def _failing_on_workers(params: Any, batch: Any, key: Any) -> jax.Array:
-    """An error where the program is traced, in a worker alone."""
+def _on_worker() -> bool:
     import ray
 
-    if ray.get_runtime_context().get_actor_id() is not None:
+    return ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
+
+
+def _failing_on_workers(params: Any, batch: Any, key: Any) -> jax.Array:
+    """An error where the program is traced, in a worker alone."""
+    if _on_worker():
         raise ArithmeticError("no such number")
     return PROBLEM.loss(params, batch, key)
 
@@ -47,11 +51,12 @@ FAILING_LATER = fm.models.from_functions(PROBLEM.init, _failing_later)
 
 
 def counting(file: Path) -> Any:
-    """The problem with a loss that writes to a file whenever a process traces it."""
+    """The problem with a loss that writes to a file whenever a worker traces it; the driver traces it to evaluate."""
 
     def loss(params: Any, batch: Any, key: Any) -> jax.Array:
-        with file.open("a") as written:
-            written.write(".")
+        if _on_worker():
+            with file.open("a") as written:
+                written.write(".")
         return PROBLEM.loss(params, batch, key)
 
     return fm.models.from_functions(PROBLEM.init, loss)
@@ -59,9 +64,7 @@ def counting(file: Path) -> Any:
 
 def telling() -> Any:
     """The problem with a loss that says so if this function was called on a worker."""
-    import ray
-
-    on_worker = ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
+    on_worker = _on_worker()
 
     def loss(params: Any, batch: Any, key: Any) -> jax.Array:
         if on_worker:

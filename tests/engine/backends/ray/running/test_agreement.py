@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,7 @@ from engine.backends.ray.losses import FAILING, FAILING_LATER, NOISY, counting, 
 from engine.backends.ray.running.setting import MIME, MODES, OWN, ROUNDS, SIZES, agree, expected, run, unbroken, workers
 from engine.setting import EVERY, FURTHER, KINDS, PROBLEM, close, population, same
 from fedmime.engine.backends.specification import Ray
-
-
-def _fast(names: Iterable[str], alike: set[str]) -> list[Any]:
-    """Parameters of which some are left out of `make test`, because others are alike."""
-    return [pytest.param(name, marks=[pytest.mark.slow] if name in alike else []) for name in names]
-
+from marking import fast
 
 _ALIKE = {"fedavg-adam", "fedprox", "loc_mime", "server_only_mvr", "fedavg-client", "fedexp", "ghbm", *FURTHER}
 
@@ -31,12 +25,12 @@ def test_every_algorithm_is_among_them() -> None:
     assert {kind.partition("-")[0].removeprefix("loc_") for kind in EVERY} == factories - {"params"}
 
 
-@pytest.mark.parametrize("kind", _fast(EVERY, _ALIKE))
+@pytest.mark.parametrize("kind", fast(EVERY, _ALIKE))
 def test_every_kind_of_algorithm(ray: Ray, kind: str) -> None:
     agree(run(EVERY[kind], ray), expected(kind))
 
 
-@pytest.mark.parametrize("mode", _fast(MODES, MODES.keys() - {"drop-out"}))
+@pytest.mark.parametrize("mode", fast(MODES, MODES.keys() - {"drop-out"}))
 def test_every_mode(ray: Ray, mode: str) -> None:
     """Cohorts of which some never report, other weights, messages and losses."""
     agree(run(EVERY["mime-adam"], ray, **MODES[mode]), expected("mime-adam", mode))
@@ -77,7 +71,7 @@ AGGREGATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", _fast(AGGREGATIONS, {"quantize"}))
+@pytest.mark.parametrize("name", fast(AGGREGATIONS, {"quantize"}))
 def test_aggregation(ray: Ray, name: str) -> None:
     ours, theirs = (run(MIME, backend, aggregation=AGGREGATIONS[name], drift=True) for backend in (ray, "local"))
     agree(ours, theirs)
