@@ -154,7 +154,7 @@ def simulate(
         if run_dir is not None:
             directory = stack.enter_context(RunDirectory(Path(run_dir), saving.keep))
             directory.claim(facts, facts if config is None else config, running.layout, saving.fresh, rounds)
-            state = directory.resume(state, running.stored(blank))
+            state = directory.resume(state, running.stored(blank), given=initial is not None)
             running.memory = state.memory  # workers look whether they reach its file
         cost = communication.cost(algorithm, params(state), aggregator)
         log = stack.enter_context(Log(rounds, gate, running.traffic(cost, algorithm), directory))
