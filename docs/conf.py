@@ -12,6 +12,7 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "fedmime"
+html_show_copyright = False  # the licence says whose it is
 html_static_path = ["_static"]
 html_css_files = ["fedmime.css"]
 html_show_copyright = False

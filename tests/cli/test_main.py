@@ -9,6 +9,7 @@ from typing import TextIO
 
 import pytest
 
+from faults.program import said
 from fedmime.cli.main import main, script
 
 
@@ -120,3 +121,53 @@ def test_files_do_not_take_the_place_of_closed_streams(tmp_path: Path) -> None:
     closed = 'exec 0<&- 1>&- 2>&-; exec "$0" -c "$1" "$2"'
     done = subprocess.run(["sh", "-c", closed, sys.executable, code, tmp_path / "file"], check=False, timeout=60)
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("verb", ["train", "sweep", "tune", "compare"])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("algoritm: fedavg", "unknown field 'algoritm'; did you mean 'algorithm'?"),
+        ("data-dri: x", "unknown field 'data-dri'; did you mean 'data_dir'?"),
+        ("optimizer: {bta: 0.5}", "unknown field 'optimizer.bta'; did you mean 'beta'?"),
+        ("participation.dropout: 0.1", "unknown field 'participation.dropout'; did you mean 'drop_out'?"),
+        ("server: {optimiser: adam}", "unknown field 'server.optimiser'; did you mean 'optimizer'?"),
+        ("client:\n  xyz: 1", "unknown field 'client.xyz'; accepted are beta, beta1, "),
+    ],
+)
+def test_a_field_that_is_misspelt_in_a_file_is_named(verb: str, text: str, told: str, tmp_path: Path, capsys) -> None:
+    (tmp_path / "asked.yaml").write_text(text)
+    ended = said([verb, "--config", tmp_path / "asked.yaml"], capsys)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert told in ended.err
+
+
+@pytest.mark.parametrize(
+    ("verb", "word", "text"),
+    [
+        ("sweep", "girds", "girds: [eta=1]"),
+        ("tune", "central-round", "central-round: 3"),
+        ("compare", "method", "method: [fedavg]"),
+        ("train", "trak", "trak: [wandb]"),
+    ],
+)
+def test_so_are_fields_of_one_verb_only(verb: str, word: str, text: str, tmp_path: Path, capsys) -> None:
+    (tmp_path / "asked.yaml").write_text(text)
+    ended = said([verb, "--config", tmp_path / "asked.yaml"], capsys)
+    assert ended.code == 2
+    assert f"unknown field {word!r}; did you mean '" in ended.err
+
+
+@pytest.mark.parametrize("verb", ["sweep", "tune"])
+def test_verbs_without_run_directories_have_no_trackers(verb: str, tmp_path: Path, capsys) -> None:
+    told = f"fedmime: {verb}: unrecognized options --track, wandb; fedmime {verb} --help tells which there are\n"
+    assert said([verb, "--track", "wandb"], capsys) == (2, "", told)
+    (tmp_path / "asked.yaml").write_text("track: [wandb]")
+    ended = said([verb, "--config", tmp_path / "asked.yaml"], capsys)
+    assert ended.code == 2
+    assert "unknown field 'track'" in ended.err
+
+
+def test_an_option_that_is_misspelt_is_named_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    told = "fedmime: train: unrecognized options --cohorts, 3; did you mean --cohort?\n"
+    assert said(["train", "--cohorts", "3"], capsys) == (2, "", told)

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedmime.experiments import recipes
+from fedmime.experiments.setting import ALGORITHMS, BASES, Setting
 from fedmime.report import style
 from fedmime.report.line_ends import spread
 
@@ -69,6 +71,13 @@ def test_spellings_of_a_method_look_the_same(labels: tuple[str, ...], method: st
         assert base is None or style.base(label) == base
     lines = [{k: v for k, v in style.line(label).items() if k != "label"} for label in labels]
     assert all(each == lines[0] for each in lines)
+
+
+def test_every_algorithm_of_the_command_line_has_a_look() -> None:
+    named = {name: style.method(recipes.label(Setting(algorithm=name, base="sgd"))) for name in ALGORITHMS}
+    assert {name for name, found in named.items() if found is None} == set()
+    assert len(set(named.values())) == len(ALGORITHMS)
+    assert {name for name in BASES if style.base(f"Mime {name}") is None} == set()
 
 
 def test_unknown_names_keep_their_colour_and_equal_lines_get_other_dashes() -> None:

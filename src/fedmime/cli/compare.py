@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedmime.cli.options import Asked, from_file, open_backend, require_backend, setting_of
+from fedmime.cli.options import Tracked, from_file, open_backend, require_backend, setting_of
 from fedmime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Compare(Asked):
+class Compare(Tracked):
     """Run several methods on one task. Methods that are done are not run again."""
 
     methods: tuple[str, ...] = ("fedavg", "mime_lite", "mime")
@@ -45,7 +45,7 @@ def run(args: Compare) -> int:
     """Run the methods one after another; gives the exit code."""
     from fedmime.cli import session
     from fedmime.cli.train import carry_out_all, summary
-    from fedmime.experiments import compare, train
+    from fedmime.experiments import compare, train, warm_start
     from fedmime.validation import count
 
     if args.rates:
@@ -53,9 +53,10 @@ def run(args: Compare) -> int:
     seeds = range(args.seed, args.seed + count("compare", "seeds", args.seeds, least=1))
     session.start()
     out = args.out or Path("runs") / f"compare-{args.task}"
-    chosen = []
+    chosen, start = [], warm_start.opened(args.init)
     for method in compare.methods(args.methods, setting_of(args)):
-        each = [train.prepare(dataclasses.replace(method.setting, seed=seed), args.data_dir) for seed in seeds]
+        settings = [dataclasses.replace(method.setting, seed=seed) for seed in seeds]
+        each = [train.prepare(setting, args.data_dir, start) for setting in settings]
         chosen.append((method.label or each[0].label, each))
     labels = [label for label, _ in chosen]
     if twice := [label for i, label in enumerate(labels) if label in labels[:i]]:

@@ -121,6 +121,14 @@ def _parsed(verb: Verb, name: str, words: list[str], given: dict[str, Any]) -> A
         plain = " ".join(re.sub("[─│╭╮╰╯]|-{3,}", " ", said.getvalue()).split())
         if found := re.search(r"Error parsing (\S+: .*?)( Got errors| Argument helptext|$)", plain):
             raise ConfigError(f"{found[1]:.200}") from None
+        if found := re.search(
+            r"Unrecognized options: (.*?)( Perhaps you meant| Available subcommands| For full helptext|$)", plain
+        ):
+            close = difflib.get_close_matches(
+                found[1].split(",")[0], re.findall(r"--[\w.-]+", plain[found.end() :]), 1, 0.8
+            )
+            hint = f"did you mean {close[0]}?" if close else f"fedmime {name} --help tells which there are"
+            raise ConfigError(f"{name}: unrecognized options {found[1]:.200}; {hint}") from None
         sys.stderr.write(said.getvalue())
         raise
 

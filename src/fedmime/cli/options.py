@@ -44,12 +44,26 @@ class Asked(Saved):
     """Worker processes of the back end on Ray."""
     ray_address: str | None = None
     """A running Ray cluster to join, such as 10.0.0.1:6379; by default Ray is started here for the run."""
+    dry_run: bool = False
+    """Print the plan and its cost, and stop."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Warm(Asked):
+    """A simulated run that may start from the model of another."""
+
+    init: Path | None = None
+    """Start from the last model of this run directory, or from a model in it, such as RUN/best.safetensors."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tracked(Warm):
+    """A simulated run with a directory of its own, which trackers can follow."""
+
     track: tuple[TrackerName, ...] = ()
     """Log the run to W&B or MLflow, too; resume continues the same tracked run."""
     track_project: str | None = None
     """The W&B project or MLflow experiment; by default the one that their environment variables name, else fedmime."""
-    dry_run: bool = False
-    """Print the plan and its cost, and stop."""
 
 
 def from_file(kind: type[Any], words: Sequence[str]) -> Any:

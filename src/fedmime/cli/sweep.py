@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedmime.cli.options import Asked, from_file, open_backend, require_backend, setting_of
+from fedmime.cli.options import Warm, from_file, open_backend, require_backend, setting_of
 from fedmime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sweep(Asked):
+class Sweep(Warm):
     """Train at every point of a grid and compare. The same command goes on with a sweep that was broken off."""
 
     grid: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ def run(args: Sweep) -> int:
     from fedmime.cli.points import Points
     from fedmime.cli.signals import Signals
     from fedmime.experiments import grid as grids
-    from fedmime.experiments import sweep_files
+    from fedmime.experiments import sweep_files, warm_start
     from fedmime.experiments.sweep import sweep
 
     require_backend(args.backend, "local", "ray")
@@ -57,7 +57,7 @@ def run(args: Sweep) -> int:
     out = args.out or Path("runs") / f"sweep-{args.task}-{args.algorithm}"
     if args.fresh and not args.dry_run:
         shutil.rmtree(out / "cache", ignore_errors=True)
-    on_ray = Asked.workers if args.workers is None else args.workers
+    on_ray = Warm.workers if args.workers is None else args.workers
     with (
         Signals() as signals,
         Points(args.quiet) as shown,
@@ -70,6 +70,7 @@ def run(args: Sweep) -> int:
             workers=args.workers if args.backend == "local" else None,
             backend=backend,
             data_dir=args.data_dir,
+            start=warm_start.opened(args.init),
             cache=out / "cache",
             progress=shown.show,
             say=shown.say,

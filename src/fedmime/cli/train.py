@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
-from fedmime.cli.options import Asked, from_file, open_backend, open_trackers, recorded_config, setting_of
+from fedmime.cli.options import Tracked, from_file, open_backend, open_trackers, recorded_config, setting_of
 from fedmime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Train(Asked):
+class Train(Tracked):
     """Train one model. The same command goes on with a run that was broken off."""
 
 
@@ -52,10 +52,10 @@ def defaults(words: Sequence[str]) -> Train:
 def run(args: Train) -> int:
     """Train; gives the exit code."""
     from fedmime.cli import session
-    from fedmime.experiments import train
+    from fedmime.experiments import train, warm_start
 
     session.start()
-    prepared = train.prepare(setting_of(args), args.data_dir)
+    prepared = train.prepare(setting_of(args), args.data_dir, warm_start.opened(args.init))
     out = args.out or Path("runs") / args.task / f"{prepared.label.replace(' ', '-')}-seed{args.seed}"
     if args.dry_run:
         from fedmime.cli.plan import show
@@ -68,7 +68,7 @@ def run(args: Train) -> int:
 def resume(args: Resume) -> int:
     """Go on with a run; gives the exit code."""
     from fedmime.cli import session
-    from fedmime.experiments import train
+    from fedmime.experiments import train, warm_start
 
     setting, beside = train.recorded(recorded_config(args.run), str(args.run / "config.yaml"))
     if (args.run / "fleet.json").exists():
@@ -76,8 +76,8 @@ def resume(args: Resume) -> int:
     if args.rounds is not None:
         setting = dataclasses.replace(setting, rounds=args.rounds)
     session.start()
-    prepared = train.prepare(setting, beside.data_dir)
-    asked = Asked(
+    prepared = train.prepare(setting, beside.data_dir, warm_start.kept(args.run, beside.init))
+    asked = Tracked(
         checkpoint_every=beside.checkpoint_every,
         keep=beside.keep,
         data_dir=beside.data_dir,
@@ -92,12 +92,12 @@ def resume(args: Resume) -> int:
     return tell(prepared, result, args.run, args.json)
 
 
-def carry_out(prepared: Prepared, out: Path, asked: Asked, name: str | None = None) -> Run:
+def carry_out(prepared: Prepared, out: Path, asked: Tracked, name: str | None = None) -> Run:
     """Run what was prepared, with progress, ready for signals."""
     return carry_out_all([(prepared, out)], asked, name)[0]
 
 
-def carry_out_all(runs: Sequence[tuple[Prepared, Path]], asked: Asked, name: str | None = None) -> list[Run]:
+def carry_out_all(runs: Sequence[tuple[Prepared, Path]], asked: Tracked, name: str | None = None) -> list[Run]:
     """Run one method with several seeds, one after another, each in its directory; one line shows their progress."""
     import jax
 

@@ -154,7 +154,7 @@ def simulate(
         if directory is not None:
             stack.enter_context(directory)
             directory.claim(facts, facts if config is None else config, running.layout, saving.fresh, rounds)
-            state = directory.resume(state, stored)
+            state = directory.resume(state, stored, given=initial is not None)
         running.memory = state.memory  # workers look whether they reach its file
         cost = communication.cost(algorithm, params(state), aggregator)
         log = stack.enter_context(Log(rounds, gate, running.traffic(cost, algorithm), directory))

@@ -67,7 +67,8 @@ def tried(
             raise ConfigError(f"rates: {label} has no target to reach; give one")
         watched = each.population if target.optimum is None else _tested_on_itself(each.population)
         grid = {"eta": tuple(rates)}
-        swept = sweep(each.setting, grid, data_dir=data_dir, progress=progress, stop=stop, population=watched)
+        shared = {"data_dir": data_dir, "start": each.start, "progress": progress, "stop": stop}
+        swept = sweep(each.setting, grid, population=watched, **shared)
         histories = [_history(trial, target) for trial in swept.trials]
         rounds.append([target.rounds(history) for history in histories])
         last.append([_distance(history, target) for history in histories])

@@ -25,6 +25,7 @@ from fedmime.experiments.sweep_rounds import Lockstep
 from fedmime.experiments.sweep_spread import Spread
 from fedmime.experiments.sweep_trial import Shelf, Trial
 from fedmime.experiments.sweep_ways import Ways
+from fedmime.experiments.warm_start import Start
 from fedmime.files import require_writable
 
 __all__ = ["Swept", "sweep"]
@@ -93,6 +94,7 @@ def sweep(
     workers: int | None = None,
     backend: Choice = "local",
     data_dir: str | os.PathLike[str] | None = None,
+    start: Start | None = None,
     cache: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
@@ -107,6 +109,7 @@ def sweep(
         halving: after a quarter of the rounds go on with the better third, at a cost of 4.5 runs for nine points.
         workers: processes on this machine, which divide points and cores among them; by default what is faster.
         backend: `"local"`, or `fm.backends.ray(…)`, whose workers divide the points.
+        start: the model that every point starts from, see `warm_start.opened`.
         cache: a directory where points are kept by their configuration; a sweep broken off goes on from there.
         progress: called with what is being done and how many rounds of all points are done.
         say: called with a line about how points are spread over processes.
@@ -117,7 +120,7 @@ def sweep(
     """
     axes = grids.checked(grid)
     values = grids.points(axes)
-    prepared = sweep_share.prepare(setting, values, data_dir)
+    prepared = sweep_share.prepare(setting, values, data_dir, start)
     if population is not None:
         prepared = [dataclasses.replace(each, population=population) for each in prepared]
     s = prepared[0].setting
@@ -142,7 +145,7 @@ def sweep(
             return Swept(s, prepared[0].label, axes, s.rounds, steps.trials, plan, cost)
         spread = None
         if team.start is not None and directory is not None:
-            job = sweep_share.job(setting, values, evaluations, data_dir, directory, team.devices)
+            job = sweep_share.job(setting, values, evaluations, data_dir, start, directory, team.devices)
             spread = Spread(steps.trials, functools.partial(team.start, job, directory))
         both = held.enter_context(contextlib.closing(Ways(steps, spread, team, say)))
         tell = None if progress is None else functools.partial(progress, prepared[0].label)

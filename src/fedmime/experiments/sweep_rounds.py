@@ -59,7 +59,8 @@ class Lockstep:
         self._schedule = Schedule(s.cohort, s.batch, s.epochs, s.steps, s.seed, s.weights, taking)
         self._key = run_key(s.seed)
         self._evaluations, self._shelf, self._specification = frozenset(evaluations), shelf, backend
-        self._model = self._problem.init(jax.random.fold_in(self._key, 0))
+        initial = first.initial
+        self._model = self._problem.init(jax.random.fold_in(self._key, 0)) if initial is None else initial
         rounds = max(self._evaluations, default=1)
         intake = intake_of(self._problem, first.algorithm.pooled, self._model, self._population)
         intake.say()
@@ -72,7 +73,10 @@ class Lockstep:
         if len({jax.tree.structure(aggregator) for aggregator in self._aggregators}) > 1:
             raise ConfigError("sweep: points must share their kind of aggregation; vary its numbers only")
         data = identity.data(self._population)
-        self.trials = [Trial(point, _name(each.setting, data)) for each, point in zip(prepared, values, strict=True)]
+        start = {} if initial is None else {"initial": identity.digest_arrays(jax.tree.leaves(initial))}
+        self.trials = [
+            Trial(point, _name(each.setting, data, start)) for each, point in zip(prepared, values, strict=True)
+        ]
         for trial in self.trials:
             self._shelf.recall(trial)
 
@@ -158,9 +162,14 @@ class Lockstep:
             self._shelf.save(trial)
 
 
-def _name(setting: Setting, data: dict[str, object]) -> str:
+def _name(setting: Setting, data: dict[str, object], start: dict[str, str]) -> str:
     """The digest of what decides a trial's numbers: not how long it goes on, unless its rate falls with that."""
     facts = {name: value for name, value in plain(setting).items() if name not in _UNIMPORTANT}
-    facts |= {"falls over": None if setting.decay == "constant" else setting.rounds, "data": data, "format": _FORMAT}
+    facts |= {
+        "falls over": None if setting.decay == "constant" else setting.rounds,
+        "data": data,
+        "format": _FORMAT,
+        **start,
+    }
     facts["float64"] = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
     return identity.digest(facts)

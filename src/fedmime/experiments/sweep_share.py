@@ -14,19 +14,22 @@ from typing import Any
 from fedmime import backends
 from fedmime.errors import ConfigError
 from fedmime.experiments import grid as grids
-from fedmime.experiments import train
+from fedmime.experiments import train, warm_start
 from fedmime.experiments.grid import Values
 from fedmime.experiments.setting import Setting, merged, plain
 from fedmime.experiments.sweep_rounds import Lockstep, Stop
 from fedmime.experiments.sweep_spread import Answer, Share
 from fedmime.experiments.sweep_trial import Shelf
 from fedmime.experiments.train import Prepared
+from fedmime.experiments.warm_start import Start
 
 
-def prepare(setting: Setting, values: Iterable[Values], data_dir: str | os.PathLike[str] | None) -> list[Prepared]:
+def prepare(
+    setting: Setting, values: Iterable[Values], data_dir: str | os.PathLike[str] | None, start: Start | None
+) -> list[Prepared]:
     """The points of a grid, ready to run. Drift is not measured."""
     setting = dataclasses.replace(setting, drift=False)
-    return [train.prepare(grids.at(setting, point), data_dir) for point in values]
+    return [train.prepare(grids.at(setting, point), data_dir, start) for point in values]
 
 
 def job(
@@ -34,6 +37,7 @@ def job(
     values: Sequence[Values],
     evaluations: Iterable[int],
     data_dir: str | os.PathLike[str] | None,
+    start: Start | None,
     cache: Path,
     devices: int,
 ) -> str:
@@ -42,11 +46,13 @@ def job(
     Args:
         values: the points of the grid.
         evaluations: rounds after which points are evaluated.
+        start: the model that all points start from. Workers read it again.
         cache: the directory of the shelf.
         devices: of every worker.
     """
     given = {"setting": plain(setting), "values": list(values), "evaluations": sorted(evaluations)}
     directory = None if data_dir is None else os.path.abspath(data_dir)
+    given |= {"init": None if start is None else start.source}
     return json.dumps(given | {"data_dir": directory, "cache": os.path.abspath(cache), "devices": devices})
 
 
@@ -83,6 +89,6 @@ def _opened(job: str) -> Lockstep:
     """A sweep, opened once a process."""
     given: dict[str, Any] = json.loads(job)
     setting = merged(Setting(), given["setting"], "the sweep")
-    prepared = prepare(setting, given["values"], given["data_dir"])
+    prepared = prepare(setting, given["values"], given["data_dir"], warm_start.opened(given["init"]))
     shelf, local = Shelf(Path(given["cache"])), backends.local(given["devices"])
     return Lockstep(prepared, given["values"], given["evaluations"], shelf, local)

@@ -17,6 +17,7 @@ from fedmime.engine import Gate, Info, Participation, Run, Saving
 from fedmime.errors import ConfigError
 from fedmime.experiments import messages, recipes, tasks
 from fedmime.experiments.setting import Setting, TrackerName, plain
+from fedmime.experiments.warm_start import Start
 from fedmime.models import Problem
 from fedmime.origin import by_name
 from fedmime.trackers import Callback
@@ -31,6 +32,8 @@ class Prepared:
     population: Population
     algorithm: Algorithm
     aggregation: Aggregation | None = None
+    start: Start | None = None  # of a warm start
+    initial: Any = None  # its model, fitted to the problem
 
     @property
     def label(self) -> str:
@@ -38,7 +41,7 @@ class Prepared:
         return recipes.label(self.setting)
 
 
-def prepare(setting: Setting, data_dir: str | os.PathLike[str] | None = None) -> Prepared:
+def prepare(setting: Setting, data_dir: str | os.PathLike[str] | None = None, start: Start | None = None) -> Prepared:
     """Look everything up that a setting names; wrong numbers are refused before any data is read."""
     task = tasks.get(setting.task)
     full = recipes.resolved(setting, task)
@@ -47,7 +50,8 @@ def prepare(setting: Setting, data_dir: str | os.PathLike[str] | None = None) ->
     clients = int((population.sizes > 0).sum())
     if full.cohort is not None and full.cohort > clients:
         raise ConfigError(f"setting: cohort={full.cohort} exceeds the {clients} clients of {task.name}; lower it")
-    return Prepared(full, problem, population, algorithm, aggregation)
+    initial = None if start is None else start.fitted(problem)
+    return Prepared(full, problem, population, algorithm, aggregation, start, initial)
 
 
 def opened(task: str, data_dir: str | os.PathLike[str] | None = None) -> tuple[Problem, Population]:
@@ -99,6 +103,8 @@ def run(
         "checkpoint_every": (saving or Saving()).every,
         "keep": (saving or Saving()).keep,
     }
+    if prepared.start is not None:
+        asked["init"] = prepared.start.source
     tracking = tracking or Tracking()
     if tracking.names:
         asked |= {"track": list(tracking.names), "track_project": tracking.project}
@@ -117,6 +123,7 @@ def run(
         evaluate_every=s.evaluate_every,
         evaluate_train=s.target_gap is not None,
         clients_every=(s.clients_every or 0) if run_dir is not None else None,
+        initial=prepared.initial,
         run_dir=None if run_dir is None else Path(run_dir),
         saving=saving,
         gate=gate,
@@ -138,6 +145,7 @@ class Beside:
 
     label: str | None = None
     data_dir: Path | None = None
+    init: str | None = None
     checkpoint_every: int = 50
     keep: int = 3
     track: tuple[TrackerName, ...] = ()

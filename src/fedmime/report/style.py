@@ -40,6 +40,13 @@ METHODS = {  # longer names first: "MimeLite" is no "Mime"
     "FedProx": Look("#b98600", "#efc24a", _SHORT),
     "SCAFFOLD": Look("#a63a7c", "#f3a9d3"),
     "FedDyn": Look("#7c3b12", "#c9895f", _LONG),
+    "FedNova": Look("#c01f46", "#e15477", _DASHED),
+    "FedVARP": Look("#1ea41b", "#55e250", _DOTTED),
+    "FedExP": Look("#1e4869", "#7890be", _SHORT),
+    "FedCM": Look("#5d2c2e", "#e36a52", _DASH_DOT),
+    "GHBM": Look("#a321c7", "#c952e1", _LONG),
+    "FedACG": Look("#229cb5", "#a6edf0", _DASH_DOT_DOT),
+    "DiLoCo": Look("#2022c5", "#505ae2", _DASHED),
     "Server-only MVR": Look("#6b7079", "#a3abb6", _DASH_DOT_DOT),
     "Server-only": Look("#6b7079", "#a3abb6", _DOTTED),
     "Centralized": Look("#1f2327", "#e6e9ee", _LONG),
@@ -54,6 +61,7 @@ BASES: dict[str, tuple[Dash, str]] = {  # the base optimizer in a label decides 
     "yogi": (_LONG, "v"),
     "sm3": (_DASH_DOT_DOT, "P"),
     "adafactor": (_DOTTED, "X"),
+    "nesterov": (_SHORT, "p"),
 }
 _SPARE = (
     Look("#a1242c", "#ff8f8f"),

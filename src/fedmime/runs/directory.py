@@ -41,8 +41,9 @@ IDENTITY, CONFIG, STATUS, LOG, LOCK = "identity.json", "config.yaml", "status.js
 ENVIRONMENT = "env.json"
 TIMINGS, CLIENTS, MEMORY = "timings.jsonl", "clients.json", "clients.memory"
 MODEL, BEST, CHECKPOINTS, EVENTS = "model.safetensors", "best.safetensors", "checkpoints", "tb"
+INITIAL = "initial.safetensors"  # the model that the run was given to start from
 TRACKED = "tracked"  # where callbacks stand
-_RESULTS = (TIMINGS, CLIENTS, MEMORY, MODEL, BEST, CHECKPOINTS, EVENTS, TRACKED, history.METRICS)
+_RESULTS = (TIMINGS, CLIENTS, MEMORY, INITIAL, MODEL, BEST, CHECKPOINTS, EVENTS, TRACKED, history.METRICS)
 _OURS = (IDENTITY, CONFIG, STATUS, LOG, *_RESULTS)  # what a fresh start removes
 
 
@@ -148,7 +149,7 @@ class RunDirectory:
             words = "%r was computed on %s and goes on with %s: sums are rounded differently in their last bits"
             warnings.warning(words, str(self.path), before, layout)
 
-    def resume(self, state: State, blank: Any) -> State:
+    def resume(self, state: State, blank: Any, given: bool = False) -> State:
         """The state from which the run continues, and the files brought back to it.
 
         That is the state of the newest sound checkpoint, or the given one if there is none. History, timings and events
@@ -157,7 +158,11 @@ class RunDirectory:
         Args:
             state: the state before the first round; it also provides the structure for the arrays of a checkpoint.
             blank: what a client that was never seen keeps. If it has arrays, the client memory is opened on disk.
+            given: whether the model of the state was given by the user. It is kept, so that the run can go on without
+                its source.
         """
+        if given:
+            self.export(state, INITIAL)
         for left in self.path.glob(".*.tmp"):  # temporary files that a killed process left
             left.unlink()
         saved = self._saved()
