@@ -99,7 +99,7 @@ def test_below_the_threshold_a_round_is_abandoned_and_nothing_is_revealed(tmp_pa
     """The node is started anew; it can come back when it has missed its signs of life, and the next round is sound."""
     at = STAGES + INPUT
     with deployed(tmp_path, {2: Fault("exit", at, True)}) as running:
-        history = learn(running, tmp_path / "run", 3, 60.0, secure=SecureSum(), **MIME)
+        history = learn(running, tmp_path / "run", 3, 150.0, secure=SecureSum(), **MIME)
     assert history["abandoned"].astype(int).tolist() == [0, 1, 0]
     assert history["clients"].tolist()[2] == 3
     gap = equal(tmp_path / "run", looped(tmp_path / "run", 3, 3, 2, at))

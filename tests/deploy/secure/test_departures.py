@@ -91,6 +91,23 @@ def test_below_the_threshold_a_round_is_abandoned_and_the_next_one_runs(stage: S
     assert not all(np.array_equal(one, other) for one, other in zip(states[1], states[2], strict=True))
 
 
+def test_nodes_that_were_started_anew_without_a_word_are_greeted_before_the_next_round() -> None:
+    """Nobody has said that they failed: they are late, and know of no run when they are back."""
+    inner, gone = nodes(MIME, CLIPPED, secure=SECURE), (FIRST, FIRST + 2)
+
+    def meddle(node: int, request: bytes, reply: bytes | Failure) -> Sequence[Reply]:
+        mask = _mask(request)
+        if mask is None or mask.round != 1 or node not in gone or mask.stage != Stage.INPUT:
+            return [(node, reply)]
+        transport._inner._nodes[node] = nodes(MIME, CLIPPED, secure=SECURE)[node]
+        return []
+
+    transport = Meddling(inner, meddle)
+    run = deploy(MIME, CLIPPED, transport, 4, secure=SECURE, **ALL)
+    assert list(run.history["abandoned"]) == [False, True, False, False]
+    assert list(run.history["clients"])[2:] == [3, 5]  # as many as it needs are there, and it does not wait for more
+
+
 def test_a_cohort_of_which_too_few_are_connected_reveals_nothing() -> None:
     inner = nodes(FEDAVG, CLIPPED, secure=SECURE)
 

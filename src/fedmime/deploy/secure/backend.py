@@ -186,6 +186,9 @@ class SecureBackend(DeployedBackend):
         }
         self._collect({**greetings, **sent}, inbox, time.monotonic() + options.deadline)
         inbox.close()
+        for node, each in asked.items():
+            if inbox.refused.get(each.member.client) is Reason.LATE:  # started anew, perhaps, and knows of no run
+                options.roster.doubt(node)
         return inbox
 
     def _enough(self, work: Work, exchange: Exchange) -> int:
