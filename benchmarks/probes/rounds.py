@@ -46,7 +46,7 @@ def population_of(asked: dict[str, Any]) -> Any:
         return _equal(model, asked["clients"], asked["examples"])
     if model == "emnist-cnn" and asked["data_dir"] is None:
         return clients("cnn")
-    return tasks.get(model).population(asked["data_dir"])
+    return tasks.get(model).clients(asked["data_dir"])
 
 
 def _equal(model: str, clients: int, examples: int) -> Any:

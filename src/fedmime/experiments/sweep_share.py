@@ -16,7 +16,7 @@ from fedmime.errors import ConfigError
 from fedmime.experiments import grid as grids
 from fedmime.experiments import train
 from fedmime.experiments.grid import Values
-from fedmime.experiments.setting import Setting, merged, plain
+from fedmime.experiments.setting import Setting, located, merged, plain
 from fedmime.experiments.sweep_rounds import Lockstep, Stop
 from fedmime.experiments.sweep_spread import Answer, Share
 from fedmime.experiments.sweep_trial import Shelf
@@ -45,7 +45,7 @@ def job(
         cache: the directory of the shelf.
         devices: of every worker.
     """
-    given = {"setting": plain(setting), "values": list(values), "evaluations": sorted(evaluations)}
+    given = {"setting": plain(located(setting)), "values": list(values), "evaluations": sorted(evaluations)}
     directory = None if data_dir is None else os.path.abspath(data_dir)
     return json.dumps(given | {"data_dir": directory, "cache": os.path.abspath(cache), "devices": devices})
 
