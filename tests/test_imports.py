@@ -31,6 +31,7 @@ LAYERS = [
         "files",
         "errors",
         "origin",
+        "named",
         "validation",
         "version",
     },
@@ -54,6 +55,7 @@ WITHIN = {  # who may import whom in the same layer
     ("batching", "randomness"),
     ("files", "errors"),
     ("origin", "errors"),
+    ("named", "errors"),
 }
 EXTRAS = {"flax", "equinox", "matplotlib", "ray", "flwr", "torch", "datasets", "pandas", "PIL", "wandb", "mlflow"}
 PURE = (

@@ -45,8 +45,8 @@ def population_of(asked: dict[str, Any]) -> Any:
     if "examples" in asked:
         return _equal(model, asked["clients"], asked["examples"])
     if model == "emnist-cnn" and asked["data_dir"] is None:
-        return tasks.get("handwriting-mlp").population(None)
-    return tasks.get(model).population(asked["data_dir"])
+        return tasks.get("handwriting-mlp").clients(None)
+    return tasks.get(model).clients(asked["data_dir"])
 
 
 def _equal(model: str, clients: int, examples: int) -> Any:

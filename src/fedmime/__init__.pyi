@@ -32,4 +32,5 @@ from fedmime.errors import Diverged as Diverged
 from fedmime.errors import FedmimeError as FedmimeError
 from fedmime.errors import LockError as LockError
 from fedmime.errors import Stopped as Stopped
+from fedmime.experiments.task import Task as Task
 from fedmime.vector import Vector as Vector

@@ -34,7 +34,7 @@ def _told(epochs=1, steps=None, eps=0.1, S=10, **changed):
     given = Constants(
         **{"G2": 0.5, "sigma2": 2.0, "L": 4.0, "delta": 0.1, "loss": 2.0, "deltas": (0.1, 0.02)} | changed
     )
-    return advise(TASK, tasks.get(TASK), _sizes(), [(0, given)], eps, S, 0, epochs, steps)
+    return advise(tasks.get(TASK), _sizes(), [(0, given)], eps, S, 0, epochs, steps)
 
 
 def test_measures_along_a_run(measured):
@@ -176,5 +176,5 @@ def test_refuses_what_makes_no_sense(capsys):
 def test_worst_constants_are_the_largest_of_each(measured):
     small, large = measured.points[0][1], measured.points[1][1]
     both = [(0, dataclasses.replace(small, G2=9.0, L=1.0)), (1, dataclasses.replace(large, G2=1.0, L=9.0))]
-    worst = advise(TASK, tasks.get(TASK), _sizes(), both, 0.1, 10, 0, 1, None).worst
+    worst = advise(tasks.get(TASK), _sizes(), both, 0.1, 10, 0, 1, None).worst
     assert (worst.G2, worst.L) == (9.0, 9.0)

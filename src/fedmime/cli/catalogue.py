@@ -41,9 +41,7 @@ def _rows(what: str) -> list[tuple[str, str]]:
     from fedmime.experiments.setting import ALGORITHMS, BASES
 
     if what == "tasks":
-        return [
-            (task.name, task.about + ("" if task.embedded else " (published files)")) for task in tasks.TASKS.values()
-        ]
+        return [(task.name, task.about + " (published files)" * task.published) for task in tasks.TASKS.values()]
     if what == "recipes":
         return [
             (t.name, f"{t.rounds} rounds, {t.cohort} clients, batch {t.batch_size}, {t.epochs} epoch, eta {t.eta:g}")

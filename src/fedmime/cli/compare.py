@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedmime.cli.naming import directory, task_name
 from fedmime.cli.options import Tracked, from_file, open_backend, require_backend, setting_of
 from fedmime.errors import ConfigError
 
@@ -25,7 +26,8 @@ class Compare(Tracked):
     """Run several methods on one task. Methods that are done are not run again."""
 
     methods: tuple[str, ...] = ("fedavg", "mime_lite", "mime")
-    """Each as [LABEL=]ALGORITHM[:BASE][@ETA[,ETA_SERVER]], such as fedavg:momentum@0.1,10; the rest is shared."""
+    """Each as [LABEL=]ALGORITHM[:BASE][@ETA[,ETA_SERVER]], such as fedavg:momentum@0.1,10; the rest is shared.
+    Your own algorithm or base is written MODULE:NAME or FILE.py:NAME."""
     seeds: int = 1
     """Repeat every method with so many seeds, from --seed upwards, and tell means with their intervals."""
     rates: tuple[float, ...] = ()
@@ -52,9 +54,11 @@ def run(args: Compare) -> int:
         require_backend(args.backend, "local", "reference")
     seeds = range(args.seed, args.seed + count("compare", "seeds", args.seeds, least=1))
     session.start()
-    out = args.out or Path("runs") / f"compare-{args.task}"
+    setting = setting_of(args)
+    name = task_name(setting.task)
+    out = args.out or directory(f"compare-{name}")
     chosen, start = [], warm_start.opened(args.init)
-    for method in compare.methods(args.methods, setting_of(args)):
+    for method in compare.methods(args.methods, setting):
         settings = [dataclasses.replace(method.setting, seed=seed) for seed in seeds]
         each = [train.prepare(setting, args.data_dir, start) for setting in settings]
         chosen.append((method.label or each[0].label, each))
@@ -65,7 +69,7 @@ def run(args: Compare) -> int:
         return _try_rates(chosen, args)
 
     def place(label: str, seed: int) -> Path:
-        return out / (label if args.seeds == 1 else f"{label}-seed{seed}")
+        return out / (label if args.seeds == 1 else f"{label}-seed{seed}").replace("/", "-")
 
     plans = [(label, [(each, place(label, each.setting.seed)) for each in prepared]) for label, prepared in chosen]
     if args.dry_run:
@@ -77,7 +81,7 @@ def run(args: Compare) -> int:
         for label, runs in plans:
             for (prepared, path), result in zip(runs, carry_out_all(runs, args, label), strict=True):
                 rows.append(summary(prepared, result, path) | {"method": label, "seconds": _seconds(path)})
-    _tell(rows, out, [path for _, runs in plans for _, path in runs], args)
+    _tell(rows, out, [path for _, runs in plans for _, path in runs], args, name)
     return 0
 
 
@@ -85,11 +89,11 @@ def _seconds(run: Path) -> float:
     return json.loads((run / "status.json").read_text(encoding="utf-8"))["seconds"]
 
 
-def _tell(rows: list[dict[str, Any]], out: Path, paths: list[Path], args: Compare) -> None:
+def _tell(rows: list[dict[str, Any]], out: Path, paths: list[Path], args: Compare, name: str) -> None:
     """Write the report and print the table: of runs, or of means where there are several seeds."""
     from fedmime.report import html, panel, recorded
 
-    title = args.title or f"{args.task}: {len(args.methods)} methods"
+    title = args.title or f"{name}: {len(args.methods)} methods"
     panel.remember(out, title, args.caption or "", list(dict.fromkeys(row["method"] for row in rows)))
     runs = recorded.load_all(paths)
     told: dict[str, Any] = {"methods": rows, "report": str(out / "report.html")}
@@ -100,7 +104,7 @@ def _tell(rows: list[dict[str, Any]], out: Path, paths: list[Path], args: Compar
         show = functools.partial(_means, found)
     else:
         html.write(out / "report.html", title, recorded.load(out))
-        show = functools.partial(_table, rows, args)
+        show = functools.partial(_table, rows, args.title or name)
     if args.json:
         sys.stdout.write(json.dumps(told) + "\n")
         return
@@ -111,19 +115,24 @@ def _tell(rows: list[dict[str, Any]], out: Path, paths: list[Path], args: Compar
     console.print(f"report: {told['report']}", highlight=False, soft_wrap=True)
 
 
-def _table(rows: list[dict[str, Any]], args: Compare) -> Table:
+def _table(rows: list[dict[str, Any]], title: str) -> Table:
     from rich.table import Table
 
     from fedmime.cli.progress import clock, size
 
     target = rows[0]["target"]
     reached = "rounds to target" if target is None else f"rounds to {target:.0%}"
-    table = Table("method", "accuracy", "best", reached, "sent", "time", title=args.title or args.task)
+    metric = "accuracy" if any(row["accuracy"] is not None for row in rows) else "loss"
+    table = Table("method", metric, "best", reached, "sent", "time", title=title)
     for row in rows:
         rounds = f"> {row['rounds']}" if row["rounds_to_target"] is None else str(row["rounds_to_target"])
-        accuracy, best = (("–" if row[name] is None else f"{row[name]:.2%}") for name in ("accuracy", "best_accuracy"))
-        table.add_row(row["method"], accuracy, best, rounds, size(row["bytes"]), clock(row["seconds"]))
+        last, best = (_cell(metric, row[name]) for name in (metric, f"best_{metric}"))
+        table.add_row(row["method"], last, best, rounds, size(row["bytes"]), clock(row["seconds"]))
     return table
+
+
+def _cell(metric: str, value: float | None) -> str:
+    return "–" if value is None else f"{value:.2%}" if metric == "accuracy" else f"{value:.4g}"
 
 
 def _means(found: Panel) -> Table:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
-from fedmime.cli.deployment import BUILDER, Plan, Served, order, planned
+from fedmime import named
+from fedmime.cli.deployment import BUILDER, Plan, Served, here, order, planned
 from fedmime.cli.masks import Insistent, insisted
 from fedmime.cli.options import from_file
 from fedmime.errors import ConfigError, Stopped
@@ -64,7 +65,11 @@ class Client(Insistent):
     data: Path = Path("data")
     """A store with this client's examples, which are pooled; with --torch, whatever its function reads."""
     task: str = "handwriting-mlp"
-    """The server's task, which says what the model is; not needed with --torch."""
+    """The server's task, which says what the model is, or yours as MODULE:NAME or FILE.py:NAME; not with --torch."""
+    algorithm: str | None = None
+    """This machine's copy of the algorithm, as MODULE:NAME or FILE.py:NAME, where the server runs one of its own."""
+    base: str | None = None
+    """The same for a base optimizer."""
     torch: str | None = None
     """A client in PyTorch: the function that makes it, as FILE.py:FUNCTION or MODULE:FUNCTION. It is called with a
     dictionary of name, data and state, and returns what fm.deploy.torch_client returns."""
@@ -117,7 +122,7 @@ def _local(args: Local) -> int:
     population = partition.regroup(plan.prepared.population, args.nodes)
 
     def orders(directory: Path) -> dict[str, Order]:
-        return {name: order(args.task, population, name, directory, plan) for name in population.ids}
+        return {name: order(population, name, directory, plan) for name in population.ids}
 
     with _alone(args, plan):
         if args.fresh:
@@ -185,13 +190,18 @@ def _jax_order(args: Client, name: str, state: str, secure: SecureSum | None) ->
     from fedmime.cli import session
     from fedmime.deploy.flower.worker import Order
     from fedmime.deploy.secure.options import fields_of
+    from fedmime.deploy.terms import OWN
     from fedmime.experiments import tasks
 
-    tasks.get(args.task)
+    task = named.absolute(args.task)
+    own = {field: named.absolute(value) for field in OWN if (value := getattr(args, field)) is not None}
+    for field, value in own.items():
+        named.load(field, value)
+    tasks.get(task)
     session.start()
     store = str(args.data.absolute())
-    given = {"task": args.task, "store": store, "name": name, "state": state, "backend": args.backend}
-    return Order(BUILDER, given | {"secure": fields_of(secure)}, files=(store,))
+    given = {"task": task, "store": store, "name": name, "state": state, "own": own, "backend": args.backend}
+    return Order(BUILDER, given | {"secure": fields_of(secure)}, here(task, *own.values()), files=(store,))
 
 
 def _torch_order(args: Client, function: str, name: str, state: str) -> Order:
@@ -253,7 +263,7 @@ def _follow(args: Served, plan: Plan, running: Running) -> int:
     from fedmime.deploy.flower import operate
     from fedmime.deploy.secure.options import fields_of
     from fedmime.engine import Run
-    from fedmime.experiments.setting import plain
+    from fedmime.experiments.setting import own, plain
 
     prepared, out = plan.prepared, plan.out
     s = prepared.setting
@@ -270,6 +280,7 @@ def _follow(args: Served, plan: Plan, running: Running) -> int:
         "command": sys.argv,
         "secure": fields_of(plan.secure),
         "owners": str(owners),
+        "path": here(s.task, *own(s).values()),
     }
     told = {"call": _SERVER, "most": plan.most, "arguments": arguments}
     with Signals() as signals, Progress(prepared.label, s.rounds, plan.bytes * s.cohort, args.quiet) as progress:

@@ -6,7 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fedmime import named
 from fedmime.cli.masks import Masked, masks
+from fedmime.cli.naming import directory
 from fedmime.cli.options import Saved, setting_of
 from fedmime.errors import ConfigError
 
@@ -69,17 +71,23 @@ def planned(args: Served) -> Plan:
         raise ConfigError(f"setting: cohort={cohort} exceeds the {args.nodes} nodes; lower it, or wait for more")
     task = tasks.get(setting.task)
     s = recipes.resolved(dataclasses.replace(setting, cohort=cohort), task)
-    algorithm, aggregation, problem = recipes.algorithm(s), messages.aggregator(s), task.problem()
+    algorithm, aggregation, problem = recipes.algorithm(s), messages.aggregator(s), tasks.problem(s.task)
     terms = terms_of(algorithm, aggregation, problem, secure=secure)
     asked = over_selected(cohort, s.participation.over_selection)
     check_terms(terms, asked)
-    population = task.population(args.data_dir)  # the server's test set, and in a rehearsal the clients' examples
+    population = tasks.population(s.task, args.data_dir)  # the test set, and in a rehearsal the clients' examples
     prepared = train.Prepared(s, problem, population, algorithm, aggregation)
-    name = f"{prepared.label.replace(' ', '-')}-seed{args.seed}-deployed{'-secure' * (secure is not None)}"
-    return Plan(prepared, args.out or Path("runs") / args.task / name, secure, _bytes(terms, asked))
+    name = f"{prepared.label}-seed{args.seed}-deployed{'-secure' * (secure is not None)}"
+    return Plan(prepared, args.out or directory(task.name, name), secure, _bytes(terms, asked))
 
 
-def order(task: str, population: Any, name: str, directory: Path, plan: Plan) -> Order:
+def here(*names: str) -> tuple[str, ...]:
+    """Where another process looks for modules of the operator's own: in this directory, if any of the names is one."""
+    own_modules = [name for name in names if named.is_named(name) and not name.rpartition(":")[0].endswith(".py")]
+    return (str(Path.cwd()),) if own_modules else ()
+
+
+def order(population: Any, name: str, directory: Path, plan: Plan) -> Order:
     """How to build the node of one client of a regrouped population, whose examples are written to a store.
 
     In a secure run, the nodes of a rehearsal insist on its masks.
@@ -87,12 +95,16 @@ def order(task: str, population: Any, name: str, directory: Path, plan: Plan) ->
     from fedmime.data import from_arrays
     from fedmime.deploy.flower.worker import Order
     from fedmime.deploy.secure.options import fields_of
+    from fedmime.deploy.terms import ours
+    from fedmime.experiments.setting import own
 
     store = directory / f"{name}.store"
     from_arrays({name: population.client(name)}).save(store)
     state = (plan.out / "nodes" / name).absolute()
-    given = {"task": task, "store": str(store), "name": name, "state": str(state)}
-    return Order(BUILDER, given | {"secure": fields_of(plan.secure)}, files=(str(store),))
+    setting = plan.prepared.setting
+    given = {"task": setting.task, "store": str(store), "name": name, "state": str(state), "own": ours(setting)}
+    path = here(setting.task, *own(setting).values())
+    return Order(BUILDER, given | {"secure": fields_of(plan.secure)}, path, files=(str(store),))
 
 
 def _bytes(terms: Terms, asked: int) -> int:

@@ -10,18 +10,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedmime.cli.naming import OnStore, task_of
 from fedmime.cli.progress import counter
+from fedmime.errors import ConfigError
+from fedmime.experiments.setting import Setting
 
 if TYPE_CHECKING:
     from fedmime.experiments.diagnose import Diagnosis
 
 
 @dataclasses.dataclass(frozen=True)
-class Diagnose:
+class Diagnose(OnStore):
     """Measure how alike a task's clients are; say which algorithm and how many local steps that favours."""
 
-    task: str
-    """What to look at; `fedmime list tasks` shows the names."""
+    task: str | None = None
+    """What to look at: a name of `fedmime list tasks`, or your own fm.Task as MODULE:NAME or FILE.py:NAME."""
     data_dir: Path | None = None
     """Where published files are kept; by default $FEDMIME_DATA_DIR or the user's cache."""
     seed: int = 0
@@ -56,9 +59,12 @@ def run(args: Diagnose) -> int:
     from fedmime.experiments.diagnose_report import write
     from fedmime.experiments.diagnose_words import as_json
 
+    if args.task is None and args.model is None and args.data is None:
+        raise ConfigError("task: say what to look at, with --task NAME, or with --model and --data")
+    task = task_of(Setting.task if args.task is None else args.task, args)
     with _progress(args.quiet) as progress:
         found = diagnose(
-            args.task,
+            task,
             data_dir=args.data_dir,
             seed=args.seed,
             clients=args.clients,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
+from fedmime.cli.naming import OnStore, task_of
 from fedmime.cli.options import recorded_config
 from fedmime.errors import CheckpointError, ConfigError
 
@@ -65,7 +66,7 @@ def run(args: Eval) -> int:
     name, data_dir = _task(args, config)
     task = tasks.get(name)
     session.start()
-    problem, population = train.opened(task.name, args.data_dir or data_dir)
+    problem, population = train.opened(name, args.data_dir or data_dir)
     found = evaluate(
         problem,
         read_model(model),
@@ -81,7 +82,7 @@ def run(args: Eval) -> int:
     )
     if args.json:
         prefix = found.pooled_on.replace(" ", "_")
-        told = {"run": str(args.run), "model": model.name, "task": task.name}
+        told = {"run": str(args.run), "model": model.name, "task": name}
         told |= {f"{prefix}_{name}": value for name, value in found.pooled.items()} | found.to_dict()
         sys.stdout.write(json.dumps(told, allow_nan=False) + "\n")
         return 0
@@ -98,12 +99,12 @@ def _task(args: Eval, config: dict[str, Any]) -> tuple[str, Path | None]:
 
     if "task" in config:
         setting, beside = train.recorded(config, str(args.run / "config.yaml"))
-        if args.task not in (None, setting.task):
+        if args.task is not None and task_of(args.task, OnStore()) != setting.task:
             raise ConfigError(f"task: {str(args.run)!r} is a run of {setting.task!r}, got {args.task!r}")
         return setting.task, beside.data_dir
     if args.task is None:
         raise ConfigError(f"task: {str(args.run)!r} was made in Python and records no task; give it as --task NAME")
-    return args.task, None
+    return task_of(args.task, OnStore()), None
 
 
 def _table(found: Evaluation, title: str) -> Table:

@@ -29,6 +29,7 @@ from fedmime.cli import (
     tune,
 )
 from fedmime.errors import ClusterError, ConfigError, FedmimeError
+from fedmime.named import blamed
 
 USAGE, IO_ERROR, INTERRUPTED, PIPE = 2, 74, 130, 141
 _NO_ARGUMENTS = ("list", "doctor")
@@ -88,6 +89,8 @@ def _help() -> str:
 def _guarded(verb: Verb, name: str, words: list[str]) -> int:
     try:
         default = None if verb.defaults is None else verb.defaults(words)
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # modules beside the user are found, after what is installed
         given = {} if default is None else {"default": default}
         words = words or ([] if given or name in _NO_ARGUMENTS else ["--help"])
         return verb.run(_parsed(verb, name, words, given))
@@ -102,6 +105,11 @@ def _guarded(verb: Verb, name: str, words: list[str]) -> int:
     except (OSError, MemoryError) as error:
         sys.stderr.write(f"fedmime: {error or 'out of memory'}\n")
         return IO_ERROR
+    except Exception as error:
+        if (told := blamed(error)) is None:
+            raise  # of this library: the traceback belongs into a report
+        sys.stderr.write(f"fedmime: {told}\n")
+        return USAGE
 
 
 def _spelled(message: str) -> str:

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from fedmime.cli.naming import OnStore, task_of
 from fedmime.errors import CheckpointError, ConfigError
-from fedmime.experiments.setting import Setting, TrackerName, read
+from fedmime.experiments.setting import Setting, TrackerName, located, read
 
 
 @dataclasses.dataclass(frozen=True)
-class Saved(Setting):
+class Saved(OnStore, Setting):
     """A setting, and how a run of it is saved and shown."""
 
     out: Path | None = None
@@ -78,8 +79,10 @@ def from_file(kind: type[Any], words: Sequence[str]) -> Any:
 
 
 def setting_of(asked: Setting) -> Setting:
-    """The setting alone, without what surrounds it."""
-    return Setting(**{field.name: getattr(asked, field.name) for field in dataclasses.fields(Setting)})
+    """The setting alone, without what surrounds it; files and stores that it names have absolute paths."""
+    found = Setting(**{field.name: getattr(asked, field.name) for field in dataclasses.fields(Setting)})
+    task = task_of(found.task, asked) if isinstance(asked, OnStore) else found.task
+    return located(dataclasses.replace(found, task=task))
 
 
 def require_backend(backend: str, *accepted: str) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedmime import named
+from fedmime.cli.naming import directory, task_name
 from fedmime.cli.options import Warm, from_file, open_backend, require_backend, setting_of
 from fedmime.errors import ConfigError
 
@@ -54,7 +56,8 @@ def run(args: Sweep) -> int:
         raise ConfigError("sweep: give one of --grid, --light and --heavy")
     grid = grids.HEAVY if args.heavy else grids.parse(args.grid) if args.grid else grids.LIGHT
     session.start()
-    out = args.out or Path("runs") / f"sweep-{args.task}-{args.algorithm}"
+    setting = setting_of(args)
+    out = args.out or directory(f"sweep-{task_name(setting.task)}-{named.short(setting.algorithm)}")
     if args.fresh and not args.dry_run:
         shutil.rmtree(out / "cache", ignore_errors=True)
     on_ray = Warm.workers if args.workers is None else args.workers
@@ -64,7 +67,7 @@ def run(args: Sweep) -> int:
         open_backend(args.backend, on_ray, args.ray_address) as backend,
     ):
         swept = sweep(
-            setting_of(args),
+            setting,
             grid,
             halving=args.halving,
             workers=args.workers if args.backend == "local" else None,
@@ -95,7 +98,9 @@ def _tell(swept: Swept, written: list[Path]) -> None:
     from fedmime.experiments import sweep_files
 
     console = Console()
-    table = Table(*swept.grid, "accuracy", "rounds", "what became of it", title=f"{swept.label}, {swept.rounds} rounds")
+    table = Table(
+        *swept.grid, swept.metric, "rounds", "what became of it", title=f"{swept.label}, {swept.rounds} rounds"
+    )
     for row in sweep_files.rows(swept):
         table.add_row(*row)
     console.print(table)

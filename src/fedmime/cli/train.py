@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
+from fedmime.cli.naming import directory, task_name
 from fedmime.cli.options import Tracked, from_file, open_backend, open_trackers, recorded_config, setting_of
 from fedmime.errors import ConfigError
 
@@ -56,7 +57,7 @@ def run(args: Train) -> int:
 
     session.start()
     prepared = train.prepare(setting_of(args), args.data_dir, warm_start.opened(args.init))
-    out = args.out or Path("runs") / args.task / f"{prepared.label.replace(' ', '-')}-seed{args.seed}"
+    out = args.out or directory(task_name(prepared.setting.task), f"{prepared.label}-seed{args.seed}")
     if args.dry_run:
         from fedmime.cli.plan import show
 
@@ -151,13 +152,16 @@ def summary(prepared: Prepared, result: Run, out: Path) -> dict[str, Any]:
     target = targets.asked(plain(prepared.setting))
     accuracy = history.get("test_accuracy", np.full(1, np.nan))
     measured = accuracy[~np.isnan(accuracy)]
+    losses = history.get("test_loss", np.full(1, np.nan))
+    finite = losses[np.isfinite(losses)]
     return {
         "method": prepared.label,
         "seed": prepared.setting.seed,
         "rounds": len(history["round"]),
         "accuracy": clean(float(measured[-1])) if len(measured) else None,
         "best_accuracy": clean(float(measured.max())) if len(measured) else None,
-        "loss": clean(float(history["test_loss"][-1])) if "test_loss" in history else None,
+        "loss": clean(float(losses[-1])),
+        "best_loss": float(finite.min()) if len(finite) else None,
         "target": prepared.setting.target,
         "target_gap": prepared.setting.target_gap,
         "train_loss": clean(float(history["train_loss"][-1])) if "train_loss" in history else None,
@@ -177,7 +181,8 @@ def tell(prepared: Prepared, result: Run, out: Path, as_json: bool) -> int:
     if as_json:
         sys.stdout.write(json.dumps(found) + "\n")
         return 0
-    accuracy = "no test set" if found["accuracy"] is None else f"accuracy {found['accuracy']:.2%}"
+    accuracy = "no test set" if found["loss"] is None else f"test loss {found['loss']:.6g}"
+    accuracy = accuracy if found["accuracy"] is None else f"accuracy {found['accuracy']:.2%}"
     if found["train_loss"] is not None:
         accuracy += f", training loss {found['train_loss']:.6f}"
     aim = found["target"] if found["target_gap"] is None else found["target_gap"]

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedmime import named
+from fedmime.cli.naming import directory, task_name
 from fedmime.cli.options import Asked, from_file, require_backend, setting_of
 
 
@@ -42,12 +44,13 @@ def run(args: Tune) -> int:
 
     require_backend(args.backend, "local")
     session.start()
-    out = args.out or Path("runs") / f"tune-{args.task}-{args.algorithm}"
+    setting = setting_of(args)
+    out = args.out or directory(f"tune-{task_name(setting.task)}-{named.short(setting.algorithm)}")
     if args.fresh and not args.dry_run:
         shutil.rmtree(out / "cache", ignore_errors=True)
     with Signals() as signals, Points(args.quiet) as shown:
         found = tune(
-            setting_of(args),
+            setting,
             clients=args.clients,
             rounds=args.central_rounds,
             check=args.check,
@@ -72,13 +75,20 @@ def run(args: Tune) -> int:
 
 def words(facts: dict[str, Any]) -> str:
     """The choice in words."""
-    told = f"eta {facts['eta']:.3g}: {facts['central_accuracy']:.2%} by centralized training on the sample"
+    metric = "accuracy" if "central_accuracy" in facts else "loss"
+
+    def said(score: float) -> str:
+        return f"{score:.2%}" if metric == "accuracy" else f"a test loss of {score:.4g}"
+
+    told = f"eta {facts['eta']:.3g}: {said(facts[f'central_{metric}'])} by centralized training on the sample"
     if facts["at_edge"]:
         told += "; it lies on the edge of the grid"
     if "federated_eta" not in facts:
         return told + "."
-    told += f". The federated optimum is eta {facts['federated_eta']:.3g} ({facts['federated_accuracy']:.2%}), "
+    told += f". The federated optimum is eta {facts['federated_eta']:.3g} ({said(facts[f'federated_{metric}'])}), "
     told += f"{facts['decades_apart']:.2g} decades away; "
-    if facts["carried_accuracy"] is None:
+    carried = facts[f"carried_{metric}"]
+    if carried is None:
         return told + "at the carried rate the federated run diverged."
-    return told + f"carried over the rate gives {facts['carried_accuracy']:.2%}, {100 * facts['lost']:.2g} points less."
+    less = f"{100 * facts['lost']:.2g} points less" if metric == "accuracy" else f"{facts['lost']:.2g} more"
+    return told + f"carried over the rate gives {said(carried)}, {less}."

@@ -46,6 +46,8 @@ class JaxNode:
         backend: where the client is computed, `"local"` (compiled, on one device) or `"reference"`.
         secure: the masks that the client insists on: it takes part in no run with a smaller `minimum` or `threshold`,
             and sends nothing without masks. None masks messages if the server asks for it.
+        own: this machine's copies of the code that the server has of its own, by `"algorithm"` and `"base"`, each as
+            `module:name` or `file.py:name`; the names that the server sends are never loaded.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class JaxNode:
         state: str | os.PathLike[str] | None = None,
         backend: Choice = "local",
         secure: SecureSum | None = None,
+        own: Mapping[str, str] | None = None,
     ) -> None:
         offers("node", "problem", problem, ("init", "loss", "check", "metrics"), "come from fm.models")
         if not isinstance(name, str) or not 1 <= len(name) <= 64 or not name.isprintable():
@@ -68,6 +71,7 @@ class JaxNode:
         prepare()
         self._problem, self._name, self._columns = problem, name, _columns(data)
         self._where = Local(devices=1) if backend == "local" else chosen("node", backend, None)
+        self._given = dict(own or {})
         self._own = None if algorithm is None else (algorithm, aggregation)
         self._data = identity.digest({field: identity.digest_arrays([a]) for field, a in self._columns.items()})
         self._state = None if state is None else Path(state)
@@ -141,7 +145,7 @@ class JaxNode:
             return terms_of(*self._own, self._problem, secure=secure)
         if hello.setting is None:
             raise Refused(Reason.FAILED, "this node brings no algorithm, and the server names none")
-        return terms_of(*built(hello.setting), self._problem, secure=secure)
+        return terms_of(*built(hello.setting, self._given), self._problem, secure=secure)
 
 
 def _columns(data: Any) -> dict[str, np.ndarray]:

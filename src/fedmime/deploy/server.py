@@ -24,14 +24,14 @@ from fedmime.deploy.roster import Owners, Roster
 from fedmime.deploy.secret import Secret
 from fedmime.deploy.secure.options import SecureSum, check_secure, fields_of
 from fedmime.deploy.secure.suitable import check_terms
-from fedmime.deploy.terms import Terms, terms_of
+from fedmime.deploy.terms import Terms, public, terms_of
 from fedmime.deploy.transport import Transport
 from fedmime.engine import Gate, Info, Participation, Run, Saving
 from fedmime.engine.backends.randomized import draws_random_numbers
 from fedmime.engine.samplers import over_selected
 from fedmime.errors import ConfigError
 from fedmime.experiments import messages, recipes, tasks, train
-from fedmime.experiments.setting import Setting, plain
+from fedmime.experiments.setting import Setting
 from fedmime.runs import identity
 from fedmime.trackers import Callback
 from fedmime.validation import NON_NEGATIVE, POSITIVE, count, made, real
@@ -175,7 +175,7 @@ def run_setting(
     s = recipes.resolved(setting, task)
     if s.target_gap is not None:
         raise ConfigError(f"deploy: target_gap={s.target_gap!r} needs the training loss, which only clients know")
-    algorithm, aggregation, problem = recipes.algorithm(s), messages.aggregator(s), task.problem()
+    algorithm, aggregation, problem = recipes.algorithm(s), messages.aggregator(s), tasks.problem(s.task)
     taking, saving = Participation(**dataclasses.asdict(s.participation)), saving or EVERY_ROUND
 
     def begin(fleet: Fleet, backend: Deployed, directory: Path | None, dry_run: bool) -> Run:
@@ -187,7 +187,8 @@ def run_setting(
     assert s.cohort is not None
     terms = terms_of(algorithm, aggregation, problem, secure=check_secure("deploy", secure))
     rule = s.seed, s.batch, s.epochs, s.steps, s.drift
-    hello = Hello(_NONE, _NONE, exact(), *rule, terms.configuration, plain(s), secure=fields_of(secure))
+    told = public(s, task.name)
+    hello = Hello(_NONE, _NONE, exact(), *rule, terms.configuration, told, secure=fields_of(secure))
     plan = _Plan(transport, terms, hello, s.cohort, taking, saving, waiting or Waiting(), test, owners)
     return _carried_out(plan, None if run_dir is None else Path(run_dir), begin)
 

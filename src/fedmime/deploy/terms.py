@@ -6,19 +6,22 @@ notice. So both sides derive one digest of everything that decides what a client
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 
+from fedmime import named
 from fedmime.aggregation.aggregator import PLAIN, Aggregator
 from fedmime.aggregation.chains import Aggregation, chain
 from fedmime.algorithms.algorithm import Algorithm
 from fedmime.deploy.messages import Hello, parameters_digest
 from fedmime.deploy.secure.options import SecureSum, fields_of
 from fedmime.engine.sampling import Schedule
+from fedmime.errors import ConfigError
 from fedmime.experiments import messages, recipes
-from fedmime.experiments.setting import Setting, merged
+from fedmime.experiments.setting import Setting, merged, own, plain, renamed
 from fedmime.runs import identity
 
 
@@ -72,13 +75,51 @@ def terms_of(
     return Terms(algorithm, aggregator, problem, shapes, secure)
 
 
-def built(setting: Mapping[str, Any]) -> tuple[Algorithm, Aggregation | None]:
+OWN = ("algorithm", "base")  # what the operators of server and nodes may bring as code of their own
+
+
+def ours(setting: Setting) -> dict[str, str]:
+    """The code of one's own that a setting names: an algorithm, a base optimizer, or both.
+
+    Raises:
+        ConfigError: it names two optimizers, which a node could not tell apart.
+    """
+    found = own(setting)
+    bases = {name for field, name in found.items() if field != "algorithm"}
+    if len(bases) > 1:
+        raise ConfigError(f"deploy: a run takes one optimizer of your own, got {' and '.join(sorted(bases))}")
+    return {k: v for k, v in {"algorithm": found.get("algorithm"), "base": next(iter(bases), None)}.items() if v}
+
+
+def public(setting: Setting, task: str) -> dict[str, Any]:
+    """A resolved setting as nodes are told it: without paths of this machine; a node never loads what it names."""
+    found = renamed(setting, {field: named.short(name) for field, name in own(setting).items()})
+    return plain(dataclasses.replace(found, task=task))
+
+
+def built(setting: Mapping[str, Any], given: Mapping[str, str] | None = None) -> tuple[Algorithm, Aggregation | None]:
     """The algorithm and the aggregation that a server's setting names.
 
-    A setting holds names of this library's own algorithms and numbers, all of which are checked. Nothing in it can name
-    a file or a piece of code that would be loaded.
+    A setting holds names of this library's own algorithms and numbers, all of which are checked. Where it says that the
+    server has code of its own, what the node's operator has given takes its place, or the setting is refused, before
+    anything is loaded: a server must not choose what a client imports.
+
+    Args:
+        setting: the server's.
+        given: what the node's operator has given, by the names in `OWN`.
     """
     found: Setting = merged(Setting(), setting, "hello")
+    asked, given = own(found), given or {}
+    for field in OWN:
+        names = [name for place, name in asked.items() if (place == "algorithm") == (field == "algorithm")]
+        if names and field not in given:
+            told = f"the server runs {names[0]!r:.80} of its own, which no server can have a client import"
+            raise ConfigError(f"hello: {told}; this node's operator must give its copy as {field}")
+        if field in given and not names:
+            raise ConfigError(
+                f"hello: this node was given {field} {given[field]!r}, but the server runs none of its own"
+            )
+    found = renamed(found, {place: given["algorithm" if place == "algorithm" else "base"] for place in asked})
     return recipes.algorithm(found), messages.aggregator(found)
 
 

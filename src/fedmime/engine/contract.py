@@ -17,6 +17,8 @@ import jax.numpy as jnp
 from fedmime.engine.cohort import Columns
 from fedmime.errors import ConfigError, DataError
 
+_DECIDING = frozenset(("accuracy", "loss"))  # metrics by which models are compared
+
 
 def traced_loss(problem: Any, params: Any, sample: Columns) -> Any:
     """Trace a problem's loss and check that it returns one floating-point number per example.
@@ -42,7 +44,7 @@ def traced_loss(problem: Any, params: Any, sample: Columns) -> Any:
 def check_metrics(problem: Any, params: Any, sample: Columns) -> None:
     """Trace a problem's metrics and check that every metric is a pair of values [n] and weights [n].
 
-    The arguments and errors are those of `traced_loss`. Of a problem without metrics the loss is checked.
+    The arguments and errors are those of `traced_loss`. Of a problem without `_DECIDING` metrics the loss is checked.
     """
     if not _check_metrics(_name(problem), problem.metrics, *_batch(params, sample)):
         traced_loss(problem, params, sample)
@@ -53,14 +55,15 @@ def example_metrics(
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
     """The value and the weight of every metric for each example.
 
-    A problem without metrics is measured by its loss, with equal weights. If the loss draws random numbers, it draws
-    them from a fixed key: metrics of its own would say what the model does without them.
+    A problem whose metrics have neither an accuracy nor a loss is measured by its loss, too, with equal
+    weights. If the loss draws random numbers, it draws them from a fixed key: metrics of its own would say what the
+    model does without them.
     """
     found = problem.metrics(params, batch)
-    if found:
+    if found.keys() & _DECIDING:
         return found
     losses = problem.loss(params, batch, jax.random.key(0))
-    return {"loss": (losses, jnp.ones_like(losses))}
+    return {**found, "loss": (losses, jnp.ones_like(losses))}
 
 
 @functools.lru_cache(maxsize=64)
@@ -78,7 +81,7 @@ def _traced_loss(name: str, loss: Callable[..., Any], n: int, tree: Any, leaves:
 
 @functools.lru_cache(maxsize=64)
 def _check_metrics(name: str, metrics: Callable[..., Any], n: int, tree: Any, leaves: tuple[Any, ...]) -> bool:
-    """Do the work of `check_metrics`, cached by function and by what `_batch` returns; whether there are metrics."""
+    """Do the work of `check_metrics`, cached by function and by what `_batch` returns; whether some are `_DECIDING`."""
     params, batch = _abstract(tree, leaves)
     found = _with_fields(name, "metrics", batch, lambda: jax.eval_shape(metrics, params, batch))
     if not isinstance(found, Mapping):
@@ -88,7 +91,7 @@ def _check_metrics(name: str, metrics: Callable[..., Any], n: int, tree: Any, le
         if shapes != ["[n]", "[n]"]:
             wanted = "be a pair (values, weights) of shapes [n] and [n]"
             raise ConfigError(f"{name}: metrics[{metric!r}] must {wanted}, got {' and '.join(shapes)}")
-    return bool(found)
+    return bool(found.keys() & _DECIDING)
 
 
 def _with_fields(name: str, function: str, batch: Mapping[str, Any], trace: Callable[[], Any]) -> Any:

@@ -42,7 +42,8 @@ class Log:
     def __init__(self, rounds: int, gate: Gate, cost: Cost, directory: RunDirectory | None) -> None:
         self._directory, self._rounds, self._gate, self._cost = directory, rounds, gate, cost
         self.rows: list[dict[str, Any]] = [] if directory is None else directory.rows
-        self._best = max((row.get("test_accuracy") or 0.0 for row in self.rows), default=-1.0)
+        scores = [score for row in self.rows if (score := history.score(row)) is not None]
+        self._best = max(scores, default=-math.inf)
 
     def __enter__(self) -> Self:
         if self._directory is not None:

@@ -76,6 +76,7 @@ def simulate(
     backend: Choice = "local",
     devices: int | None = None,
     dry_run: bool = False,
+    sources: Mapping[str, str] | None = None,
 ) -> Run:
     """Train for a number of rounds and return the final state with the history of every figure.
 
@@ -107,6 +108,8 @@ def simulate(
         devices: how many local devices to use; all by default.
         dry_run: refuse what a run refuses before its first round, its directory included; nothing is trained or
             written.
+        sources: versions of code that decides the numbers, such as digests of files, by what they are of. A run in a
+            directory goes on with the same versions only.
     """
     schedule = schedule_of(
         algorithm, population, rounds, cohort_size, batch_size, epochs, steps, seed, weights, participation
@@ -142,6 +145,7 @@ def simulate(
             identity.facts(algorithm, problem, population, schedule, state, initial)
             | _messages(aggregator, sampling)
             | {"evaluation": evaluation.facts(), "gate": identity.describe(gate), "drift": drift}
+            | ({"sources": dict(sources)} if sources else {})
         )
     )
     directory = None if run_dir is None else RunDirectory(Path(run_dir), saving.keep)
@@ -170,7 +174,7 @@ def simulate(
             log.write(current, info, measured, running.figures())
             if telling is not None:
                 telling.rounds()
-            log.best(state, measured.get("test_accuracy"))
+            log.best(state, history.score(measured))
             signal = None if stop is None else stop()
             if state.round % saving.every == 0 or last or signal:
                 log.save(state)

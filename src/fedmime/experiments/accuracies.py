@@ -12,6 +12,7 @@ from fedmime.experiments import grid as grids
 from fedmime.experiments import recipes, tasks
 from fedmime.experiments.reproduce_order import Order, curve, repeat, tune
 from fedmime.experiments.setting import Setting
+from fedmime.experiments.task import Task
 
 BASES = {"SGD": "sgd", "Mom": "momentum", "Adam": "adam", "Adagrad": "adagrad"}
 ALGORITHMS = {"FedAvg": "fedavg", "MimeLite": "mime_lite", "Mime": "mime"}
@@ -107,7 +108,7 @@ def _measure(order: Order, column: Column, asked: dict[str, Any], seeds: range) 
     }
 
 
-def _within_budget(setting: Setting, task: tasks.Task) -> Setting:
+def _within_budget(setting: Setting, task: Task) -> Setting:
     """The setting with as many clients as the task's budget of model-sizes allows."""
     algorithm = recipes.algorithm(recipes.resolved(setting, task))
     model = jax.eval_shape(task.problem().init, jax.random.key(0))

@@ -13,6 +13,7 @@ import numpy as np
 from fedmime.data import Population
 from fedmime.errors import ConfigError
 from fedmime.experiments import tasks
+from fedmime.experiments.task import Task
 from fedmime.models import Problem
 from fedmime.theory import Constants, Row, constants, favoured, mvr_parameters, rounds_table, suggested_steps
 from fedmime.validation import LARGEST_SEED, POSITIVE, count, real
@@ -115,7 +116,7 @@ def diagnose(
     S = known.cohort if cohort is None else count("diagnose", "cohort", cohort, least=1)
     if eps is not None:
         real("diagnose", "eps", eps, POSITIVE)
-    problem, population = known.problem(), known.population(data_dir)
+    problem, population = tasks.problem(task), tasks.population(task, data_dir)
     light, costly = Effort(100, 20, None), Effort(20, 5, 40)
     usual = light if problem.chunk >= _LIGHT else costly
     effort = Effort(
@@ -127,14 +128,13 @@ def diagnose(
     first = points[0][1]
     wanted = _SHARE * first.gradient_norm2 if eps is None else eps
     if not wanted > 0:
-        raise ConfigError(f"diagnose: eps must be given, as ‖∇f‖² of {task!r} is not known to differ from zero")
-    found = advise(task, known, population.sizes, points, wanted, S, seed, epochs, steps)
+        raise ConfigError(f"diagnose: eps must be given, as ‖∇f‖² of {known.name!r} is not known to differ from zero")
+    found = advise(known, population.sizes, points, wanted, S, seed, epochs, steps)
     return dataclasses.replace(found, curvature_examples=effort.curvature_examples)
 
 
 def advise(
-    task: str,
-    known: tasks.Task,
+    known: Task,
     sizes: np.ndarray,
     points: Sequence[tuple[int, Constants]],
     eps: float,
@@ -149,7 +149,7 @@ def advise(
     taken = float(steps or (epochs or 1) * np.mean(np.ceil(there / known.batch_size)))
     K, F = max(1, round(taken)), points[0][1].loss
     return Diagnosis(
-        task=task,
+        task=known.name,
         clients=int(there.size),
         cohort=S,
         batch_size=known.batch_size,
@@ -170,7 +170,7 @@ def advise(
 
 
 def _points(
-    known: tasks.Task,
+    known: Task,
     problem: Problem,
     population: Population,
     S: int,

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedmime.data import Population
@@ -67,12 +68,24 @@ def tried(
             raise ConfigError(f"rates: {label} has no target to reach; give one")
         watched = each.population if target.optimum is None else _tested_on_itself(each.population)
         grid = {"eta": tuple(rates)}
+        if target.optimum is None and not _has_accuracy(each):
+            raise ConfigError(
+                f"rates: {label} has an accuracy as target, and its problem reports none; give target_gap"
+            )
         shared = {"data_dir": data_dir, "start": each.start, "progress": progress, "stop": stop}
         swept = sweep(each.setting, grid, population=watched, **shared)
         histories = [_history(trial, target) for trial in swept.trials]
         rounds.append([target.rounds(history) for history in histories])
         last.append([_distance(history, target) for history in histories])
     return Tried(tuple(rates), _by_rate(rounds), _by_rate(last))
+
+
+def _has_accuracy(prepared: Prepared) -> bool:
+    """Whether the problem reports an accuracy."""
+    problem, population = prepared.problem, prepared.population
+    columns = population.client_at(int(np.argmax(population.sizes)))
+    model = jax.eval_shape(problem.init, jax.eval_shape(jax.random.key, 0))
+    return "accuracy" in jax.eval_shape(problem.metrics, model, {name: c[:2] for name, c in columns.items()})
 
 
 def _history(trial: Trial, target: Target) -> dict[str, np.ndarray]:

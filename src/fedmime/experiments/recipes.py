@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
-from collections.abc import Callable
 from typing import Any
 
-from fedmime import algorithms, optimizers
+from fedmime import named
 from fedmime.algorithms import Algorithm
 from fedmime.errors import ConfigError
-from fedmime.experiments import messages
-from fedmime.experiments.setting import ALGORITHMS, BASES, TRACKING, Inner, Optimizer, Setting
-from fedmime.experiments.tasks import Task
+from fedmime.experiments import makers, messages
+from fedmime.experiments.setting import TRACKING, Inner, Optimizer, Setting, located, own, store_of
+from fedmime.experiments.task import Task
 from fedmime.optimizers import BaseOptimizer
 from fedmime.validation import CLOSED_UNIT, LARGEST_SEED, POSITIVE, choice, count, real
 
@@ -46,19 +44,24 @@ _REQUIRED = {"beta": 0.9, "mu": 0.1}  # numbers of algorithms that have no defau
 
 def resolved(setting: Setting, task: Task) -> Setting:
     """The setting with the task's defaults filled in, every number checked."""
-    choice("setting", "algorithm", setting.algorithm, ALGORITHMS)
-    base = setting.base or setting.server.optimizer or ("momentum" if setting.algorithm in TRACKING else "sgd")
-    choice("setting", "base", base, BASES)
+    setting = located(setting)
+    makers.check("algorithm", setting.algorithm)
+    tracks = tracking(setting)
+    base = setting.base or setting.server.optimizer or ("momentum" if tracks else "sgd")
+    makers.check("base", base)
     choice("setting", "decay", setting.decay, ("constant", "cosine", "linear"))
     server = base if setting.server.optimizer is None else setting.server.optimizer
-    choice("setting", "server.optimizer", server, BASES)
+    makers.check("server.optimizer", server)
     client = _client(setting)
-    rate = task.eta * _RATES.get(base if setting.algorithm in TRACKING else client.optimizer or "sgd", 1.0)
+    rate = task.eta * _RATES.get(base if tracks else client.optimizer or "sgd", 1.0)
+    rated = takes_rate(setting.algorithm)
+    if not rated and setting.eta is not None:
+        raise ConfigError(f"setting: eta={setting.eta!r} is no number of {setting.algorithm!r}, which has its own rate")
     epochs = setting.epochs if setting.epochs is not None or setting.steps is not None else task.epochs
     full = dataclasses.replace(
         setting,
         base=base,
-        eta=rate if setting.eta is None else setting.eta,
+        eta=(rate if rated else None) if setting.eta is None else setting.eta,
         eta_server=_SERVER_RATES.get(setting.algorithm, 1.0) if setting.eta_server is None else setting.eta_server,
         rounds=task.rounds if setting.rounds is None else setting.rounds,
         cohort=task.cohort if setting.cohort is None else setting.cohort,
@@ -76,7 +79,8 @@ def resolved(setting: Setting, task: Task) -> Setting:
         if getattr(full, name) is not None:
             count("setting", name, getattr(full, name), least)
     count("setting", "seed", full.seed, most=LARGEST_SEED)
-    real("setting", "eta", full.eta, POSITIVE)
+    if full.eta is not None:
+        real("setting", "eta", full.eta, POSITIVE)
     if full.target is not None:
         real("setting", "target", full.target, CLOSED_UNIT)
     _check_target(full)
@@ -90,7 +94,7 @@ def _client(setting: Setting) -> Inner:
         decay = 0.1 if inner.weight_decay is None else inner.weight_decay
         return dataclasses.replace(inner, optimizer="adamw", weight_decay=decay)
     if inner.optimizer is not None:
-        choice("setting", "client.optimizer", inner.optimizer, BASES)
+        makers.check("client.optimizer", inner.optimizer)
     elif inner != Inner():
         given = next(name for name, value in dataclasses.asdict(inner).items() if value is not None)
         raise ConfigError(f"setting: client.{given} needs client.optimizer, whose number it is")
@@ -111,22 +115,20 @@ def _check_target(setting: Setting) -> None:
 
 def optimizer(name: str, numbers: Optimizer) -> BaseOptimizer:
     """The optimizer of a name; numbers it does not have are ignored where they are the default, else refused."""
-    make = getattr(optimizers, name)
-    takes = inspect.signature(make).parameters
+    make = makers.found("base", name)
+    takes = makers.parameters(make)
     given = {key: value for key, value in dataclasses.asdict(numbers).items() if value is not None}
     place = "client" if given.pop("optimizer", None) else "optimizer"
     if foreign := [key for key in given if key not in takes and (key != "beta" or place == "client")]:
-        own = ", ".join(takes) or "none"
-        raise ConfigError(f"setting: {place}.{foreign[0]} is no number of {name}; it has {own}")
-    return make(**{key: value for key, value in given.items() if key in takes})
+        has = ", ".join(takes) or "none"
+        raise ConfigError(f"setting: {place}.{foreign[0]} is no number of {name}; it has {has}")
+    return makers.made("base", name, make, {key: value for key, value in given.items() if key in takes})
 
 
 def algorithm(setting: Setting) -> Algorithm:
     """The algorithm of a resolved setting."""
     s = setting
-    make: Callable[..., Any] = getattr(algorithms, s.algorithm)
-    assert s.base is not None
-    assert s.server.optimizer is not None
+    make = makers.found("algorithm", s.algorithm)
     offered = {
         "base": lambda: optimizer(s.base or "", s.optimizer),
         "server": lambda: optimizer(s.server.optimizer or "", s.optimizer),
@@ -145,11 +147,9 @@ def algorithm(setting: Setting) -> Algorithm:
         "prime_rounds": lambda: s.prime_rounds,
         "anchor": lambda: s.anchor,
     }
-    takes = inspect.signature(make).parameters
+    takes = makers.parameters(make)
     wanted = {name: value() for name, value in offered.items() if name in takes}
-    required = {
-        name: value for name, value in _REQUIRED.items() if name in takes and takes[name].default is takes[name].empty
-    }
+    required = {name: value for name, value in _REQUIRED.items() if makers.is_required(takes, name)}
     arguments = required | {name: value for name, value in wanted.items() if value is not None}  # else its own default
     if s.split and "split" not in takes:
         raise ConfigError(f"setting: split cohorts are an option of Mime and its variants, not of {s.algorithm!r}")
@@ -159,7 +159,29 @@ def algorithm(setting: Setting) -> Algorithm:
         raise ConfigError(
             f"setting: client.optimizer is an option of fedavg, fednova and diloco, not of {s.algorithm!r}"
         )
-    return make(**arguments)
+    return makers.made("algorithm", s.algorithm, make, arguments, tuple(offered))
+
+
+def tracking(setting: Setting) -> bool:
+    """Whether clients run the base optimizer, as in Mime."""
+    if named.is_named(setting.algorithm):
+        return "base" in makers.parameters(makers.found("algorithm", setting.algorithm))
+    return setting.algorithm in TRACKING
+
+
+def takes_rate(algorithm: str) -> bool:
+    """Whether an algorithm has the client rate of a setting; a user's own may have one of its own instead."""
+    return not named.is_named(algorithm) or "eta" in makers.parameters(makers.found("algorithm", algorithm))
+
+
+def sources(setting: Setting) -> dict[str, str]:
+    """The files of the user's own code that a setting names, each with its sha256, by the field that names it."""
+    names = ({"task": setting.task} if named.is_named(setting.task) and store_of(setting.task) is None else {}) | own(
+        setting
+    )
+    for field, name in names.items():
+        named.load(field, name)
+    return {field: named.digest(name) for field, name in names.items()}
 
 
 def rate(setting: Setting) -> Any:
@@ -179,11 +201,15 @@ def rate(setting: Setting) -> Any:
 
 
 def label(setting: Setting) -> str:
-    """What people call the method: Mime, MimeLiteAdam, FedAvgMom, Loc-Mime."""
-    name, takes = _NAMES[setting.algorithm], inspect.signature(getattr(algorithms, setting.algorithm)).parameters
+    """What people call the method: Mime, MimeLiteAdam, FedAvgMom, Loc-Mime, or the name of a function of their own."""
+    takes = makers.parameters(makers.found("algorithm", setting.algorithm))
+    if named.is_named(setting.algorithm):
+        name = setting.algorithm.rpartition(":")[2] + (f" with {_short(setting.base)}" if "base" in takes else "")
+    else:
+        name = _NAMES[setting.algorithm]
     if setting.state == "local":
         name = f"Loc-{name}"
-    if "base" in takes or ("server" in takes and setting.base != "sgd"):
+    if not named.is_named(setting.algorithm) and ("base" in takes or ("server" in takes and setting.base != "sgd")):
         name += _short(setting.base)
     inner = setting.client.optimizer
     if inner is not None and (setting.algorithm, inner) != ("diloco", "adamw"):
@@ -192,4 +218,5 @@ def label(setting: Setting) -> str:
 
 
 def _short(optimizer_name: str | None) -> str:
-    return _SHORT.get(optimizer_name or "", str(optimizer_name).capitalize())
+    name = optimizer_name or ""
+    return name.rpartition(":")[2] if named.is_named(name) else _SHORT.get(name, name.capitalize())

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
+from fedmime import named
 from fedmime.errors import ConfigError
 from fedmime.experiments.kinds import fitted
 
@@ -37,9 +38,12 @@ AlgorithmName = Literal[
     "centralized",
 ]
 BaseName = Literal["sgd", "momentum", "adagrad", "adam", "rmsprop", "yogi", "sm3", "adafactor", "adamw", "nesterov"]
+ModelName = Literal["logistic", "mlp", "cnn", "char_lstm", "word_lstm"]
 TrackerName = Literal["wandb", "mlflow"]
 ALGORITHMS: tuple[str, ...] = get_args(AlgorithmName)
 BASES: tuple[str, ...] = get_args(BaseName)
+MODELS: tuple[str, ...] = get_args(ModelName)
+Own = str  # code of the user's own, as module:name or file.py:name; see `named`
 TRACKING = ("mime", "mime_lite", "server_only", "centralized")  # algorithms with a base optimizer of their own
 
 
@@ -68,7 +72,7 @@ class Optimizer:
 class Inner(Optimizer):
     """The clients' own optimizer in FedAvg, FedNova and DiLoCo, from a fresh state in every round, with its numbers."""
 
-    optimizer: BaseName | None = None
+    optimizer: BaseName | Own | None = None
     """Its name; by default SGD, in DiLoCo AdamW with a weight decay of 0.1."""
 
 
@@ -76,7 +80,7 @@ class Inner(Optimizer):
 class Server:
     """The server's step in FedAvg, FedProx, SCAFFOLD, FedDyn, FedNova, FedVARP, FedCM and GHBM."""
 
-    optimizer: BaseName | None = None
+    optimizer: BaseName | Own | None = None
     """Its optimizer; by default --base."""
 
 
@@ -141,11 +145,12 @@ class Setting:
     """Everything that decides the numbers of a run."""
 
     task: str = "handwriting-mlp"
-    """What to learn: a name of `fedmime list tasks`."""
-    algorithm: AlgorithmName = "mime"
-    """How to learn it."""
-    base: BaseName | None = None
-    """Base optimizer of Mime and MimeLite (default momentum), server optimizer of FedAvg and its kin (default sgd)."""
+    """What to learn: a name of `fedmime list tasks`, or your own fm.Task as MODULE:NAME or FILE.py:NAME."""
+    algorithm: AlgorithmName | Own = "mime"
+    """How to learn it; your own as MODULE:NAME or FILE.py:NAME."""
+    base: BaseName | Own | None = None
+    """Base optimizer of Mime and MimeLite (default momentum), server optimizer of FedAvg and its kin (default sgd);
+    your own as MODULE:NAME or FILE.py:NAME."""
     eta: float | None = None
     """Client rate; by default one that suits the task and base."""
     eta_server: float | None = None
@@ -201,6 +206,40 @@ class Setting:
     client: Inner = Inner()
     participation: Taking = Taking()
     aggregation: Messages = Messages()
+
+
+def own(setting: Setting) -> dict[str, str]:
+    """The names of the user's own code in a setting, by the field that holds them; not that of its task."""
+    held = {
+        "algorithm": setting.algorithm,
+        "base": setting.base,
+        "server.optimizer": setting.server.optimizer,
+        "client.optimizer": setting.client.optimizer,
+    }
+    return {field: name for field, name in held.items() if name is not None and named.is_named(name)}
+
+
+def renamed(setting: Setting, names: Mapping[str, str]) -> Setting:
+    """The same setting with other names in the fields of `own`."""
+    flat = {field: name for field, name in names.items() if "." not in field}
+    nested = {field.partition(".")[0]: name for field, name in names.items() if "." in field}
+    parts = {part: dataclasses.replace(getattr(setting, part), optimizer=name) for part, name in nested.items()}
+    changes: dict[str, Any] = flat | parts
+    return dataclasses.replace(setting, **changes)
+
+
+def located(setting: Setting) -> Setting:
+    """The same setting for another process or a later day: files and stores that it names have absolute paths."""
+    found = store_of(setting.task)
+    task = named.absolute(setting.task) if found is None else f"{found[0]}@{Path(found[1]).absolute()}"
+    names = {field: named.absolute(name) for field, name in own(setting).items()}
+    return renamed(dataclasses.replace(setting, task=task), names)
+
+
+def store_of(task: str) -> tuple[str, str] | None:
+    """The model and the store of a task that is written `model@store`; None for other tasks."""
+    model, at, store = task.partition("@")
+    return (model, store) if at and store and model in MODELS else None
 
 
 def plain(setting: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -63,10 +64,20 @@ class Swept:
         """Axes at whose end the best point lies."""
         return grids.edges(self.grid, self.best.values)
 
+    @property
+    def metric(self) -> str:
+        """What points are compared by: the accuracy, or the loss of a problem that reports no accuracy."""
+        return "accuracy" if any(trial.accuracy for trial in self.trials) else "loss"
+
     def score(self, trial: Trial) -> float | None:
-        """Its smoothed accuracy where it was left, None if it diverged."""
-        found = trial.score(self.rounds)
-        return None if found < 0 else found
+        """Its smoothed accuracy, or loss, where it was left; None if it diverged."""
+        return trial.measured(self.rounds) if math.isfinite(trial.score(self.rounds)) else None
+
+    def words(self, score: float | None) -> str:
+        """A score as people read it."""
+        if score is None:
+            return "–"
+        return f"{score:.2%}" if self.metric == "accuracy" else f"{score:.4g}"
 
     def facts(self) -> dict[str, Any]:
         """As JSON can write it."""
@@ -77,6 +88,7 @@ class Swept:
             "setting": plain(self.setting),
             "grid": {name: list(values) for name, values in self.grid.items()},
             "rounds": self.rounds,
+            "metric": self.metric,
             "halving": None if self.plan is None else [rung._asdict() for rung in self.plan],
             "runs": self.runs,
             "best": None if lost else self.best.values,
@@ -102,7 +114,7 @@ def sweep(
     population: Population | None = None,
     dry_run: bool = False,
 ) -> Swept:
-    """Train at every point of a grid and compare the accuracies on the test set.
+    """Train at every point of a grid and compare the accuracies on the test set, or the losses where there are none.
 
     Args:
         grid: values for numbers of the setting, such as `{"eta": (1, 0.1), "optimizer.eps": (1e-3, 1e-7)}`.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedmime.experiments import tasks
 from fedmime.experiments.grid import words
 from fedmime.experiments.sweep import Swept
 from fedmime.files import whole_file
@@ -31,9 +32,11 @@ def write(swept: Swept, out: Path) -> list[Path]:
         temporary.write_text(_csv(swept), encoding="utf-8")
     drawn = pictures(swept)
     figures = [path for each in drawn for path in save(each.figure, out / each.stem)]
-    table = html.Table([*swept.grid, "accuracy", "rounds", "what became of it"], rows(swept), marked=_marked(swept))
+    table = html.Table([*swept.grid, swept.metric, "rounds", "what became of it"], rows(swept), marked=_marked(swept))
     section = html.Section("All points", notice(swept), drawn, table)
-    page = html.write(out / "sweep.html", f"Sweep of {swept.label} on {swept.setting.task}", sections=[section])
+    page = html.write(
+        out / "sweep.html", f"Sweep of {swept.label} on {tasks.get(swept.setting.task).name}", sections=[section]
+    )
     return [out / "sweep.json", out / "sweep.csv", *figures, page]
 
 
@@ -55,8 +58,9 @@ def rows(swept: Swept) -> list[list[str]]:
             if trial.done < swept.rounds
             else "finished"
         )
-        written = "–" if score is None else f"{score:.2%}"
-        found.append([*(f"{v:.3g}" for v in trial.values.values()), written, f"{min(trial.done, swept.rounds)}", fate])
+        found.append(
+            [*(f"{v:.3g}" for v in trial.values.values()), swept.words(score), f"{min(trial.done, swept.rounds)}", fate]
+        )
     return found
 
 
@@ -66,7 +70,7 @@ def notice(swept: Swept) -> str:
         return "Every point diverged; lower the rates."
     best = swept.best
     cost = f"The sweep cost {swept.runs:.2f} full runs."
-    told = f"Best: {words(best.values)} with {best.score(swept.rounds):.2%}. {cost}"
+    told = f"Best: {words(best.values)} with {_unit(swept)}{swept.words(swept.score(best))}. {cost}"
     if swept.at_edge:
         told += (
             f" The best lies on the edge of the grid ({', '.join(swept.at_edge)}): a wider one may hold a better point."
@@ -74,8 +78,12 @@ def notice(swept: Swept) -> str:
     return told
 
 
+def _unit(swept: Swept) -> str:
+    return "" if swept.metric == "accuracy" else "a test loss of "
+
+
 def pictures(swept: Swept) -> list[Picture]:
-    """Accuracy along one axis; a heat map over two; for more, one over the last two, the best of the others."""
+    """Accuracy or loss along one axis; a heat map over two; for more, one over the last two, the best of the others."""
     wide = [name for name, values in swept.grid.items() if len(values) > 1]
     if not wide:
         return []
@@ -85,15 +93,16 @@ def pictures(swept: Swept) -> list[Picture]:
     row, column = wide[-2:]
     rest = "; the best over the other axes" if len(wide) > 2 else ""
     figure = heat_map(best_by(swept, row, column), swept.grid[row], swept.grid[column], title, row, column)
-    return [Picture("sweep", title, figure, f"Accuracy{rest}; the best point boxed.")]
+    return [Picture("sweep", title, figure, f"{swept.metric.capitalize()}{rest}; the best point boxed.")]
 
 
 def best_by(swept: Swept, row: str, column: str) -> np.ndarray:
-    """The best accuracy at each pair of values of two axes, NaN where all points diverged."""
+    """The best accuracy, or loss, at each pair of values of two axes, NaN where all points diverged."""
     values = np.full((len(swept.grid[row]), len(swept.grid[column])), np.nan)
     for trial in swept.trials:
         place = swept.grid[row].index(trial.values[row]), swept.grid[column].index(trial.values[column])
-        values[place] = np.fmax(values[place], np.nan if (score := swept.score(trial)) is None else score)
+        better = np.fmax if swept.metric == "accuracy" else np.fmin
+        values[place] = better(values[place], np.nan if (score := swept.score(trial)) is None else score)
     return values
 
 
@@ -110,7 +119,7 @@ def _line(swept: Swept, axis: str, title: str) -> Figure:
         ax.plot(lost, [0.0] * len(lost), "x", color=style.MUTED, label="diverged")
         if all(value > 0 for value in swept.grid[axis]):
             ax.set_xscale("log")
-        ax.set(title=title, xlabel=axis, ylabel="test accuracy")
+        ax.set(title=title, xlabel=axis, ylabel=f"test {swept.metric}")
         if early or lost:
             ax.legend()
     return figure
@@ -118,7 +127,7 @@ def _line(swept: Swept, axis: str, title: str) -> Figure:
 
 def _points(ax: Any, swept: Swept, trials: Sequence[Any], axis: str, look: dict[str, Any]) -> None:
     chosen = sorted(trials, key=lambda trial: trial.values[axis])
-    ax.plot([t.values[axis] for t in chosen], [t.score(swept.rounds) for t in chosen], **look)
+    ax.plot([t.values[axis] for t in chosen], [t.measured(swept.rounds) for t in chosen], **look)
 
 
 def _marked(swept: Swept) -> frozenset[tuple[int, int]]:
@@ -130,7 +139,7 @@ def _marked(swept: Swept) -> frozenset[tuple[int, int]]:
 def _csv(swept: Swept) -> str:
     held = io.StringIO()
     writer = csv.writer(held, lineterminator="\n")
-    writer.writerow([*swept.grid, "accuracy", "rounds", "diverged"])
+    writer.writerow([*swept.grid, swept.metric, "rounds", "diverged"])
     for trial in swept.trials:
         score = swept.score(trial)
         writer.writerow([*trial.values.values(), "" if score is None else score, trial.done, trial.diverged])

@@ -22,6 +22,7 @@ from fedmime.engine.round import play, remembered, run_key, work_of
 from fedmime.engine.sampling import Schedule
 from fedmime.errors import ConfigError
 from fedmime.experiments import grid as grids
+from fedmime.experiments import recipes
 from fedmime.experiments.setting import Setting, plain
 from fedmime.experiments.sweep_trial import Shelf, Trial
 from fedmime.experiments.train import Prepared
@@ -74,9 +75,8 @@ class Lockstep:
             raise ConfigError("sweep: points must share their kind of aggregation; vary its numbers only")
         data = identity.data(self._population)
         start = {} if initial is None else {"initial": identity.digest_arrays(jax.tree.leaves(initial))}
-        self.trials = [
-            Trial(point, _name(each.setting, data, start)) for each, point in zip(prepared, values, strict=True)
-        ]
+        names = [_name(each.setting, data, recipes.sources(each.setting), start) for each in prepared]
+        self.trials = [Trial(point, name) for point, name in zip(values, names, strict=True)]
         for trial in self.trials:
             self._shelf.recall(trial)
 
@@ -143,8 +143,9 @@ class Lockstep:
         if trial.done in self._evaluations and self._population.test is not None:
             found = mean_metrics(self._backend, params(trial.state), self._population.test)
             trial.rounds.append(trial.done)
-            trial.accuracy.append(found["accuracy"])
-            trial.loss.append(found["loss"])
+            for name in ("accuracy", "loss"):
+                if name in found:
+                    getattr(trial, name).append(found[name])
 
     def _judge(self, trial: Trial, info: Info) -> None:
         """A trial that loses as many rounds in a row as the gate has patience for has diverged."""
@@ -162,8 +163,11 @@ class Lockstep:
             self._shelf.save(trial)
 
 
-def _name(setting: Setting, data: dict[str, object], start: dict[str, str]) -> str:
-    """The digest of what decides a trial's numbers: not how long it goes on, unless its rate falls with that."""
+def _name(setting: Setting, data: dict[str, object], sources: dict[str, str], start: dict[str, str]) -> str:
+    """The digest of what decides a trial's numbers: not how long it goes on, unless its rate falls with that.
+
+    Sources are those of the user's own code, so that points of another version of a model are never taken for this one.
+    """
     facts = {name: value for name, value in plain(setting).items() if name not in _UNIMPORTANT}
     facts |= {
         "falls over": None if setting.decay == "constant" else setting.rounds,
@@ -171,5 +175,6 @@ def _name(setting: Setting, data: dict[str, object], start: dict[str, str]) -> s
         "format": _FORMAT,
         **start,
     }
+    facts |= {"sources": sources} if sources else {}
     facts["float64"] = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
     return identity.digest(facts)

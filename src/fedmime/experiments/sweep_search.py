@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -60,7 +61,7 @@ def _objective(
     values = {name: trial.suggest_float(name, *ends, log=True) for name, ends in space.items()}
     point = {name: (value,) for name, value in values.items()}
     rounds = setting.rounds or 100
-    score = -1.0
+    score = -math.inf
     for share in _LOOKS:
         until = max(1, round(share * rounds))
         found = sweep(grids.at(setting, {"rounds": until}), point, data_dir=data_dir, cache=cache)

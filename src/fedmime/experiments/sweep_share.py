@@ -16,7 +16,7 @@ from fedmime.errors import ConfigError
 from fedmime.experiments import grid as grids
 from fedmime.experiments import train, warm_start
 from fedmime.experiments.grid import Values
-from fedmime.experiments.setting import Setting, merged, plain
+from fedmime.experiments.setting import Setting, located, merged, plain
 from fedmime.experiments.sweep_rounds import Lockstep, Stop
 from fedmime.experiments.sweep_spread import Answer, Share
 from fedmime.experiments.sweep_trial import Shelf
@@ -50,7 +50,7 @@ def job(
         cache: the directory of the shelf.
         devices: of every worker.
     """
-    given = {"setting": plain(setting), "values": list(values), "evaluations": sorted(evaluations)}
+    given = {"setting": plain(located(setting)), "values": list(values), "evaluations": sorted(evaluations)}
     directory = None if data_dir is None else os.path.abspath(data_dir)
     given |= {"init": None if start is None else start.source}
     return json.dumps(given | {"data_dir": directory, "cache": os.path.abspath(cache), "devices": devices})

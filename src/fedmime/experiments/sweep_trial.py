@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,18 @@ class Trial:
     state: State | None = None
 
     def score(self, until: int) -> float:
-        """The mean of the last accuracies measured by a round; below every other score if the point had diverged."""
-        seen = [value for t, value in zip(self.rounds, self.accuracy, strict=True) if t <= until]
-        return -1.0 if self.lost(until) or not seen else float(np.mean(seen[-SMOOTHED:]))
+        """How good a point is after a round: more is better. Infinitely bad if it had diverged.
+
+        It is the mean of the last accuracies; of a problem that reports none, that of the last losses, negated.
+        """
+        found = self.measured(until)
+        return -math.inf if self.lost(until) or not math.isfinite(found) else found if self.accuracy else -found
+
+    def measured(self, until: int) -> float:
+        """The mean of the last accuracies measured by a round, or of the losses; NaN if there are none."""
+        values = self.accuracy or self.loss
+        seen = [value for t, value in zip(self.rounds, values, strict=False) if t <= until]
+        return float(np.mean(seen[-SMOOTHED:])) if seen else math.nan
 
     def lost(self, until: int) -> bool:
         """Whether it had diverged by a round; another sweep may have taken it further."""

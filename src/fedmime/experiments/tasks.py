@@ -1,83 +1,38 @@
-"""Tasks: a data set, a model and the paper's settings for both, by name."""
+"""Tasks by name: the built-in ones with the paper's settings, a user's own, and a built-in model on a user's store."""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-import os
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fedmime import named
 from fedmime.errors import ConfigError
+from fedmime.experiments import stores
+from fedmime.experiments.task import DataDir, Task
 
 if TYPE_CHECKING:
     from fedmime.data import Population
     from fedmime.models import Problem
 
-DataDir = str | os.PathLike[str] | None
+
+def _data(name: str, **options: object) -> Callable[[], Population]:
+    def build() -> Population:
+        from fedmime import data
+
+        return getattr(data, name)(**options)
+
+    return build
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """What to learn and from whom; the settings are the paper's and serve as defaults."""
+def _published(name: str) -> Callable[..., Population]:
+    def build(data_dir: DataDir) -> Population:
+        from fedmime import data
 
-    name: str
-    dataset: str
-    about: str
-    problem: Callable[[], Problem]
-    population: Callable[[DataDir], Population]
-    embedded: bool  # whether its data comes with the package
-    rounds: int = 1000
-    cohort: int = 20
-    batch_size: int = 10
-    epochs: int = 1
-    eta: float = 0.1  # a rate at which plain SGD learns; sweeps find better ones
-    budget: float = 40.0  # model-sizes a round in the comparison under equal communication
-    target: float | None = None  # the accuracy that "rounds to target" asks for
-    target_gap: float | None = None  # or how close to its optimum the training loss has to come
-    optimum: float | None = None  # of the training loss, where it is known
+        return getattr(data, name)(data_dir)
 
-
-def _handwriting(data_dir: DataDir) -> Population:
-    from fedmime import data
-
-    return data.handwriting()
-
-
-def _digits(data_dir: DataDir) -> Population:
-    from fedmime import data
-
-    return data.digits(clients=50, alpha=0.1, seed=0)
-
-
-def _two_labels(data_dir: DataDir) -> Population:
-    from fedmime import data
-
-    return data.digits(clients=50, labels_per_client=2, seed=0)
-
-
-def _annotators(data_dir: DataDir) -> Population:
-    from fedmime import data
-
-    return data.annotators(seed=0)
-
-
-def _emnist(data_dir: DataDir) -> Population:
-    from fedmime import data
-
-    return data.emnist(data_dir)
-
-
-def _shakespeare(data_dir: DataDir) -> Population:
-    from fedmime import data
-
-    return data.shakespeare(data_dir)
-
-
-def _stackoverflow(data_dir: DataDir) -> Population:
-    from fedmime import data
-
-    return data.stackoverflow(data_dir)
+    return build
 
 
 def _image_model(name: str, **sizes: object) -> Callable[[], Problem]:
@@ -119,19 +74,17 @@ _MODELS = {
 }
 
 
-def _images(dataset: str, about: str, embedded: bool, target: dict[str, float]) -> list[Task]:
+def _images(dataset: str, about: str, population: Callable[..., Population], target: dict[str, float]) -> list[Task]:
     """The three image models on one data set of 62 characters."""
-    population = _handwriting if embedded else _emnist
     return [
         Task(
             f"{dataset}-{model}",
-            dataset,
-            f"{what} on {about}",
             _image_model(model),
             population,
-            embedded,
+            about=f"{what} on {about}",
             eta=eta,
             target=target.get(model),
+            published=dataset == "emnist",
         )
         for model, (what, eta) in _MODELS.items()
     ]
@@ -140,82 +93,103 @@ def _images(dataset: str, about: str, embedded: bool, target: dict[str, float]) 
 TASKS = {
     task.name: task
     for task in [
-        *_images("handwriting", "generated handwriting by writer", True, {"logistic": 0.6, "mlp": 0.7, "cnn": 0.8}),
+        *_images(
+            "handwriting",
+            "generated handwriting by writer",
+            _data("handwriting"),
+            {"logistic": 0.6, "mlp": 0.7, "cnn": 0.8},
+        ),
         Task(
             "digits-logistic",
-            "digits",
-            "logistic regression on scanned digits with label skew",
             _image_model("logistic", **_DIGITS),
-            _digits,
-            True,
+            _data("digits", clients=50, alpha=0.1, seed=0),
+            about="logistic regression on scanned digits with label skew",
             rounds=100,
             cohort=10,
             target=0.85,
         ),
         Task(
             "digits-two-labels",
-            "digits",
-            "logistic regression on scanned digits, two labels a client",
             _image_model("logistic", **_DIGITS),
-            _two_labels,
-            True,
+            _data("digits", clients=50, labels_per_client=2, seed=0),
+            about="logistic regression on scanned digits, two labels a client",
             rounds=150,
             target=0.96,
         ),
         Task(
             "annotators",
-            "annotators",
-            "logistic regression with a ridge on scanned digits that ten annotators mislabel, each in their own way",
             _digits_ridge,
-            _annotators,
-            True,
+            _data("annotators", seed=0),
+            about="logistic regression with a ridge on scanned digits that ten annotators mislabel, each differently",
             rounds=400,
             cohort=10,
             target_gap=1e-3,
             # What `fedmime train --task annotators --algorithm server_only --eta 31.6 --rounds 2000` ends at.
             optimum=0.8008761,
         ),
-        *_images("emnist", "EMNIST by writer", False, {"logistic": 0.6, "mlp": 0.7, "cnn": 0.8}),
+        *_images("emnist", "EMNIST by writer", _published("emnist"), {"logistic": 0.6, "mlp": 0.7, "cnn": 0.8}),
         Task(
             "shakespeare",
-            "shakespeare",
-            "next character by an LSTM of 256, on Shakespeare by role",
             _char_lstm,
-            _shakespeare,
-            False,
+            _published("shakespeare"),
+            about="next character by an LSTM of 256, on Shakespeare by role",
             eta=1.0,
             target=0.5,
+            published=True,
         ),
         Task(
             "stackoverflow",
-            "stackoverflow",
-            "next word by an LSTM of 670, on Stack Overflow by user",
             _word_lstm,
-            _stackoverflow,
-            False,
+            _published("stackoverflow"),
+            about="next word by an LSTM of 670, on Stack Overflow by user",
             cohort=50,
             eta=1.0,
             budget=100.0,
             target=0.2,
+            published=True,
         ),
     ]
 }
 
 
 def get(name: str) -> Task:
-    """The task of a name."""
-    if name not in TASKS:
-        close = difflib.get_close_matches(str(name), TASKS, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"accepted are {', '.join(TASKS)}"
-        raise ConfigError(f"task: there is no {name!r}; {hint}")
-    return TASKS[name]
+    """The task of a name: one of `TASKS`, `module:name` or `file.py:name` of the user's own, or `model@store`."""
+    if name in TASKS:
+        return TASKS[name]
+    if stores.is_model_on_store(name):
+        return stores.task(name)
+    if named.is_named(name):
+        return _own(named.absolute(name))
+    close = difflib.get_close_matches(str(name), TASKS, 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"accepted are {', '.join(TASKS)}, and {named.FORMS}"
+    raise ConfigError(f"task: there is no {name!r}; {hint}")
 
 
+@functools.lru_cache(maxsize=8)
+def _own(name: str) -> Task:
+    """The user's own task, made once a process."""
+    found = named.load("task", name, near=TASKS)
+    if callable(found) and not isinstance(found, type):
+        with named.blaming("task", name):
+            found = found()
+    if not isinstance(found, Task):
+        kind = f"{type(found).__name__} {found!r:.80}"
+        raise ConfigError(
+            f"task: {name!r} must be an fm.Task, or a function without arguments that makes one, got {kind}"
+        )
+    return found
+
+
+@functools.lru_cache(maxsize=8)
 def problem(name: str) -> Problem:
-    """The problem of a task. Workers call this, too, by its name."""
-    return get(name).problem()
+    """The problem of a task, made once a process, so that compiled programs are used again. Workers call this, too."""
+    task = get(name)
+    with named.blaming("task", name):
+        return task.model()
 
 
-def population(name: str, data_dir: str | None) -> Population:
+def population(name: str, data_dir: DataDir = None) -> Population:
     """The population of a task. Workers call this, too, by its name."""
-    return get(name).population(data_dir)
+    task = get(name)
+    with named.blaming("task", name):
+        return task.clients(data_dir)

@@ -46,7 +46,7 @@ def prepare(setting: Setting, data_dir: str | os.PathLike[str] | None = None, st
     task = tasks.get(setting.task)
     full = recipes.resolved(setting, task)
     algorithm, aggregation = recipes.algorithm(full), messages.aggregator(full)
-    problem, population = opened(task.name, data_dir)
+    problem, population = opened(full.task, data_dir)
     clients = int((population.sizes > 0).sum())
     if full.cohort is not None and full.cohort > clients:
         raise ConfigError(f"setting: cohort={full.cohort} exceeds the {clients} clients of {task.name}; lower it")
@@ -136,6 +136,7 @@ def run(
         backend=backend,
         devices=devices,
         dry_run=dry_run,
+        sources=recipes.sources(s),
     )
 
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from fedmime.data import Population, from_arrays
 from fedmime.errors import ConfigError
-from fedmime.experiments import train
+from fedmime.experiments import recipes, train
 from fedmime.experiments.grid import LIGHT
-from fedmime.experiments.setting import TRACKING, BaseName, Inner, Optimizer, Setting
+from fedmime.experiments.setting import Inner, Optimizer, Own, Setting
 from fedmime.experiments.sweep import Progress, Swept, sweep
 from fedmime.randomness import generator
 from fedmime.validation import count
@@ -34,20 +34,23 @@ class Tuned:
 
     def facts(self) -> dict[str, Any]:
         """The comparison as plain data."""
-        found: dict[str, Any] = {"eta": self.eta, "central_accuracy": self.central.best.score(self.central.rounds)}
+        metric = self.central.metric
+        found: dict[str, Any] = {"eta": self.eta, f"central_{metric}": self.central.score(self.central.best)}
         found["at_edge"] = self.central.at_edge
         if self.federated is None:
             return found
         best, rounds = self.federated.best, self.federated.rounds
         carried = next(trial for trial in self.federated.trials if trial.values["eta"] == self.eta)
-        score = None if carried.lost(rounds) or carried.done < rounds else carried.score(rounds)
+        there = None if self.federated.lost else self.federated.score(best)
+        score = None if carried.done < rounds else self.federated.score(carried)
+        lost = None if score is None or there is None else there - score
         return found | {
             "federated_eta": best.values["eta"],
             "decades_apart": abs(math.log10(self.eta / best.values["eta"])),
-            "federated_accuracy": best.score(rounds),
-            "carried_accuracy": score,
+            f"federated_{metric}": there,
+            f"carried_{metric}": score,
             "carried_diverged": carried.lost(rounds),
-            "lost": None if score is None else best.score(rounds) - score,
+            "lost": lost if lost is None or metric == "accuracy" else -lost,
         }
 
 
@@ -76,6 +79,8 @@ def tune(
     count("tune", "rounds", rounds, least=1)
     prepared = train.prepare(setting, data_dir)
     full = prepared.setting
+    if full.eta is None:
+        raise ConfigError(f"tune: {full.algorithm!r} has its own rate, so there is none to choose")
     if prepared.population.test is None:
         raise ConfigError(f"tune: the data of task {full.task!r} has no test set to compare rates on")
     shared = {"data_dir": data_dir, "cache": cache, "progress": progress, "stop": stop, "dry_run": dry_run}
@@ -91,10 +96,10 @@ def tune(
     return Tuned(found.best.values["eta"], found, federated)
 
 
-def _of_clients(full: Setting) -> tuple[BaseName | None, Optimizer]:
+def _of_clients(full: Setting) -> tuple[Own | None, Optimizer]:
     """The optimizer that clients of a method run, and its numbers; `base` may be the server's."""
     inner = full.client
-    if full.algorithm in TRACKING:
+    if recipes.tracking(full):
         return full.base, full.optimizer
     if inner.optimizer is None:
         return "sgd", full.optimizer if full.base == "sgd" else Optimizer()

@@ -75,15 +75,14 @@ class RunDirectory:
     Args:
         path: the directory, which is created if it does not exist.
         keep: how many of the latest checkpoints stay, besides the best.
-        metric: the figure by which a checkpoint is the best.
 
     Attributes:
         rows: the history so far, one dictionary per round.
         checkpoints: the run's checkpoints, once `claim` or `check` was called.
     """
 
-    def __init__(self, path: Path, keep: int, metric: str = "test_accuracy") -> None:
-        self.path, self._keep, self._metric = path, keep, metric
+    def __init__(self, path: Path, keep: int) -> None:
+        self.path, self._keep = path, keep
         self.rows: list[dict[str, Any]] = []
         self._stack = contextlib.ExitStack()
         self._began, self._before = time.monotonic(), 0.0
@@ -211,7 +210,7 @@ class RunDirectory:
             "round": state.round,
             "metrics_bytes": metrics.stat().st_size,
             "metrics_sha256": sha256_of(metrics),
-            "score": history.clean(self.rows[-1].get(self._metric)) if self.rows else None,
+            "score": history.score(self.rows[-1]) if self.rows else None,
             "clients": list(index),
             "slots": list(index.values()),
         }

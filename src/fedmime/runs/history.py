@@ -71,6 +71,16 @@ def _column(values: list[Any]) -> np.ndarray:
     return np.asarray(values)
 
 
+def score(measured: Mapping[str, Any]) -> float | None:
+    """How good a model is, by what was measured on the test set: more is better; None if nothing finite was.
+
+    That is its accuracy, or for a problem that reports none, the loss with its sign changed.
+    """
+    accuracy, loss = measured.get("test_accuracy"), measured.get("test_loss")
+    found = accuracy if "test_accuracy" in measured else None if loss is None else -loss
+    return found if found is not None and math.isfinite(found) else None
+
+
 def rounds_to(history: Mapping[str, np.ndarray], target: float, metric: str = "test_accuracy") -> int | None:
     """The number of rounds after which a metric first reached `target`; None if it never did.
 

@@ -35,7 +35,7 @@ def main(deployed: Path, out: Path, nodes: int, rounds: int, away: int, at: int)
     config = yaml.safe_load((deployed / "config.yaml").read_text())
     fields = {name: value for name, value in config.items() if name in Setting.__dataclass_fields__}
     setting, task = merged(Setting(), fields | {"rounds": rounds}, "config"), tasks.get(config["task"])
-    population = partition.regroup(task.population(None), nodes)
+    population = partition.regroup(task.clients(), nodes)
     made: dict[int, Node] = {
         number: JaxNode(task.problem(), population.client(name), name) for number, name in enumerate(population.ids)
     }

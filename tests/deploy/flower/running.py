@@ -44,7 +44,7 @@ def deployed(
         nodes: how many there are.
         insists: the masks that nodes insist on.
     """
-    population = partition.regroup(tasks.get(TASK).population(None), nodes)
+    population = partition.regroup(tasks.get(TASK).clients(), nodes)
 
     def orders(directory: Path) -> dict[str, Order]:
         found = {}

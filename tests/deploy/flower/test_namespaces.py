@@ -89,7 +89,7 @@ def test_two_machines_share_a_model_and_the_link_carries_tls_only(
     server, clients = machines
     federation, out, link = tmp_path / "federation", tmp_path / "run", tmp_path / "link"
     assert program(["deploy", "keys", federation, "--server", SERVER], 60, tmp_path).returncode == 0
-    population = partition.regroup(tasks.get(TASK).population(None), NODES)
+    population = partition.regroup(tasks.get(TASK).clients(), NODES)
     for name in population.ids:
         assert program(["deploy", "keys", tmp_path / name, "--node", name], 60, tmp_path).returncode == 0
         shutil.copy(tmp_path / name / f"{name}.pub", federation / "nodes")

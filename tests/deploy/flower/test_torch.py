@@ -69,7 +69,7 @@ def test_a_cohort_of_both_kinds_learns_what_a_simulation_learns(tmp_path: Path, 
     federation, out = tmp_path / "federation", tmp_path / "run"
     (port,) = free_ports(1)
     assert program(["deploy", "keys", federation, "--server", LOOPBACK], 60, tmp_path).returncode == 0
-    population = partition.regroup(tasks.get(TASK).population(None), len(KINDS))
+    population = partition.regroup(tasks.get(TASK).clients(), len(KINDS))
     asked = ["--nodes", len(KINDS), "--task", TASK, "--algorithm", "mime", "--base", "adam", "--optimizer.eps", 1e-3]
     asked += ["--eta", 0.01, "--rounds", ROUNDS, "--seed", 1, "--out", out]
     with contextlib.ExitStack() as stack:

@@ -4,29 +4,32 @@ that makes a whole client.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 from collections.abc import Mapping
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from fedmime.deploy.protocol import Node
 from fedmime.errors import ConfigError
+from fedmime.named import load
 
 
 def of_task(
-    task: str, store: str, name: str, state: str, secure: Mapping[str, Any] | None = None, backend: str = "local"
+    task: str,
+    store: str,
+    name: str,
+    state: str,
+    secure: Mapping[str, Any] | None = None,
+    own: Mapping[str, str] | None = None,
+    backend: str = "local",
 ) -> Node:
     """The node of a client whose examples are a store, pooled, for a server that runs a task by its name.
 
     Args:
-        task: a name of `fedmime list tasks`, which says what the model is.
+        task: its name, see `fedmime.experiments.tasks.get`, which says what the model is.
         store: the directory of a population that was saved.
         name: the client's.
         state: the directory in which it keeps what belongs to it between rounds.
         secure: the numbers of the `SecureSum` that the client insists on, if it does.
+        own: see `JaxNode`.
         backend: where the client is computed, `"local"` or `"reference"`.
     """
     from fedmime.compilation import prepare
@@ -36,8 +39,8 @@ def of_task(
     from fedmime.experiments import tasks
 
     prepare()
-    given = {"state": state, "secure": of_fields(secure), "backend": backend}
-    return JaxNode(tasks.get(task).problem(), from_store(store).pool(), name, **given)
+    given: dict[str, Any] = {"state": state, "secure": of_fields(secure), "own": own, "backend": backend}
+    return JaxNode(tasks.problem(task), from_store(store).pool(), name, **given)
 
 
 def of_project(
@@ -58,7 +61,7 @@ def of_project(
     from fedmime.deploy.node import JaxNode
 
     prepare()
-    calls = {what: _found(where) for what, where in functions.items()}
+    calls = {what: load("client", where) for what, where in functions.items()}
     data, problem = calls.pop("data")(config), calls.pop("problem")()
     given: dict[str, Any] = {what: call() for what, call in calls.items()}
     return JaxNode(problem, data, name, state=state, backend=backend, **given)
@@ -75,36 +78,8 @@ def of_function(function: str, config: Mapping[str, Any]) -> Node:
     Raises:
         ConfigError: there is no such function, or what it makes is no node.
     """
-    node = _found(function)(config)
+    node = load("client", function)(config)
     if not callable(getattr(node, "answer", None)):
         kind = type(node).__name__
         raise ConfigError(f"client: {function} must return a client, such as fm.deploy.torch_client makes, got {kind}")
     return node
-
-
-def _found(where: str) -> Any:
-    """The function of a name."""
-    place, _, function = where.rpartition(":")
-    module = _loaded(Path(place)) if place.endswith(".py") else _imported(place)
-    if not hasattr(module, function):
-        raise ConfigError(f"client: {place} has no function {function!r}")
-    return getattr(module, function)
-
-
-def _imported(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):  # a module that this one imports
-            raise
-        raise ConfigError(f"client: there is no module {name!r}") from None
-
-
-def _loaded(file: Path) -> ModuleType:
-    """A module from its file, which may have the name of another module."""
-    spec = importlib.util.spec_from_file_location(f"fedmime_client_{file.stem}", file)
-    if spec is None or spec.loader is None or not file.is_file():
-        raise ConfigError(f"client: there is no file {str(file)!r}")
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -101,6 +101,7 @@ def of_setting(
     command: Sequence[str],
     secure: Mapping[str, Any] | None = None,
     owners: str | None = None,
+    path: Sequence[str] = (),
 ) -> None:
     """The run of `fedmime deploy`: what a setting names, told to a launcher.
 
@@ -115,6 +116,7 @@ def of_setting(
         command: the launcher's, which the run directory records in place of Flower's, since that holds a token.
         secure: the numbers of a `SecureSum`, if messages are masked.
         owners: the file that says whose keys nodes have, see `Control.tell_owners`.
+        path: directories in which modules of the operator's own are looked for, too.
     """
     from fedmime.compilation import prepare
     from fedmime.deploy.flower.control import owners_in
@@ -126,11 +128,12 @@ def of_setting(
 
     prepare()
     sys.argv[:] = command
+    sys.path += path
     found = merged(Setting(), setting, "deploy")
     run_setting(
         transport,
         found,
-        test=tasks.get(found.task).population(data_dir).test,
+        test=tasks.population(found.task, data_dir).test,
         waiting=Waiting(**waiting),
         run_dir=run_dir,
         saving=Saving(**saving),

@@ -75,7 +75,7 @@ def test_another_file_of_a_users_module_shows(module: Path) -> None:
     before = _subject(problem)
     assert list(before.modules) == ["models_of_mine"]
     module.write_text(MADE + "# changed\n")
-    assert list(_subject(problem).differences(before)) == ["another file of module 'models_of_mine'"]
+    assert list(_subject(problem).differences(before)) == [f"another version of {str(module)!r}"]
     not_imported = _subject(problem)._replace(modules={})  # it was sent as it is
     assert not list(not_imported.differences(before))
 

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedmime import named
 from fedmime.algorithms.algorithm import Message
 from fedmime.engine.backends.backend import Answer, Problem, Simulated, Work
 from fedmime.engine.backends.local.dispatch import LocalBackend, check_kept
@@ -190,10 +191,14 @@ class RayBackend(Simulated):
     def _workers(self, work: Work) -> crew.Crew:
         """The workers, which know the run."""
         if self._crew is None:
+            from ray import cloudpickle
+
             crew.hold(self._options)
             try:
                 self._crew = crew.started(self._options)
                 recipe = Recipe(work.algorithm, plain(work.aggregator), getattr(work.cohort.source, "schedule", None))
+                for module in named.from_files():  # workers cannot import them by name
+                    cloudpickle.register_pickle_by_value(module)
                 modules = modules_of(self.problem, self._population, recipe)
                 subject = Subject.of(self.problem, self._population, recipe, modules)
                 self._crew.begin(self._run, self._task(recipe, subject), subject)

@@ -10,12 +10,11 @@ import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import jax
 
-from fedmime.files import sha256_of
+from fedmime import named
 from fedmime.runs import identity
 from fedmime.version import exact
 
@@ -82,13 +81,15 @@ class Subject(NamedTuple):
                 yield f"{name} {getattr(self, name)!r}, the driver has {getattr(ours, name)!r}"
         for name, digest in ours.modules.items():
             if self.modules.get(name, digest) != digest:
-                yield f"another file of module {name!r}"
+                yield f"another version of {getattr(sys.modules.get(name), '__file__', None) or name!r}"
 
 
 def modules_of(problem: Any, population: Any, recipe: Recipe) -> set[str]:
     """The modules outside of this package that a run's functions and classes come from."""
     origins = [getattr(each, "origin", None) for each in (problem, population)]
     found = {origin.module for origin in origins if origin is not None}
+    arguments = [each for origin in origins if origin is not None for each in origin.arguments]
+    found.update(named.module_of(each) for each in arguments if named.is_named(each))  # a task of the user's own
     found.update(_defined_in(problem), _defined_in(tuple(recipe)))
     return {name for name in found if name != "__main__" and name.partition(".")[0] != "fedmime"}
 
@@ -108,8 +109,8 @@ def _defined_in(value: Any) -> Iterator[str]:
 
 def _file(module: str) -> str | None:
     """The sha256 of an imported module's file, if it has one."""
-    path = getattr(sys.modules.get(module), "__file__", None)
-    return sha256_of(Path(path)) if path and Path(path).is_file() else None
+    found = sys.modules.get(module)
+    return None if found is None else named.sha256_of(found)
 
 
 def _data(population: Any) -> str | None:
