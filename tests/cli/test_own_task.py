@@ -51,14 +51,15 @@ def test_every_verb_on_forty_lines(home: Path, capsys: pytest.CaptureFixture[str
     swept = json.loads(done(f"sweep --task {file} --algorithm mime_lite --grid eta=0.3,0.1 --json", capsys))
     assert len(swept["points"]) == 2
     assert (home / "runs/sweep-districts-mime_lite/sweep.html").is_file()
-    out = done(f"compare --task {module} --methods fedavg a=own_of_mine.py:swift:adam@0.03 own_of_mine:swift", capsys)
+    out = done(f"compare --task {module} --methods a=own_of_mine.py:swift:adam@0.03 own_of_mine:swift", capsys)
     assert "swift with Mom" in out
     assert sorted(path.parent.name for path in home.glob("runs/compare-districts/*/model.safetensors")) == [
-        "FedAvg",
         "a",
         "swift with Mom",
     ]
-    assert "districts, 10 clients" in done(f"diagnose --task {module} --quiet", capsys)
+    assert "districts, 10 clients" in done(
+        f"diagnose --task {module} --clients 4 --curvature-clients 2 --quiet", capsys
+    )
     assert json.loads(done(f"tune --task {file} --clients 5 --central-rounds 4 --json", capsys))["eta"] > 0
     with server(home) as program:  # Ctrl-C in the middle of a run
         child = program.start(["train", "--task", file, "--rounds", 2000, "--out", "run", "--quiet"])
@@ -79,7 +80,7 @@ def test_workers_of_a_sweep_find_the_task(names: str, home: Path, capsys: pytest
     task = names.format(file="own_of_mine.py")
     found = json.loads(done(f"sweep --task {task} --grid eta=0.3,0.1 --rounds 2 --workers 2 --json", capsys))
     alone = json.loads(done(f"sweep --task {task} --grid eta=0.3,0.1 --rounds 2 --workers 1 --out x --json", capsys))
-    assert [p["loss"] for p in found["points"]] == pytest.approx([p["loss"] for p in alone["points"]])
+    assert [p["score"] for p in found["points"]] == pytest.approx([p["score"] for p in alone["points"]])
 
 
 def test_an_edited_or_missing_file_is_noticed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,15 +111,18 @@ def test_an_edited_or_missing_file_is_noticed(home: Path, capsys: pytest.Capture
     [
         ("--task own_of_mine.py:min", "own_of_mine.py has no 'min'; did you mean 'mine'?"),
         ("--task own_of_min:mine", "there is no module 'own_of_min'; did you mean 'own_of_mine'?"),
-        ("--task own_of_mine.py:Net", "must be an fm.Task, or a function without arguments for one, got type"),
+        (
+            "--task own_of_mine.py:Net",
+            "must be an fm.Task, or a function without arguments that makes one, got Module",
+        ),
         ("--task own_of_mine:swift", "TypeError: swift() missing 2 required positional arguments"),
         ("--task broken.py:mine", "ZeroDivisionError: division by zero (broken.py, line 1)"),
         ("--algorithm own_of_mine.py:net", "but it made Problem("),
         ("--algorithm own_of_mine.py:districts --eta 0.1", "eta=0.1 is no number of '"),
-        ("--algorithm meme", "did you mean 'mime'?"),
+        ("--algorithm mimee", "got 'mimee'; did you mean 'mime'?"),
         ("--base own_of_mine.py:nett", "has no 'nett'; did you mean 'net'?"),
-        ("--model mlp", "data: --data needs --model, too"),
-        ("--model mlp --data own_of_mine.py", "'own_of_mine.py"),
+        ("--model mlp", "model: --model needs --data, too"),
+        ("--model mlp --data own_of_mine.py", "is not a store"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(

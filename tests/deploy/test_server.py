@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,30 @@ def test_a_setting_is_built_on_both_sides(tmp_path: Path) -> None:
     hello = next(frame(request) for _, request in transport.requests if is_a(frame(request), Hello))
     assert hello.fields["setting"]["aggregation"]["quantize"] == 8
     assert asked(transport.requests[-1][1]) is not None
+
+
+def test_a_task_and_an_algorithm_of_ones_own(tmp_path: Path) -> None:
+    """Both sides read their own copy of the file; the server's path stays with it."""
+    source = Path(__file__).parent.parent / "cli" / "own_task.py"
+    for side in ("server", "node"):
+        (tmp_path / side).mkdir()
+        shutil.copy(source, tmp_path / side / "own_task.py")
+    here, there = (f"{tmp_path / side / 'own_task.py'}:" for side in ("server", "node"))
+    setting = Setting(here + "mine", here + "swift", rounds=2, evaluate_every=1)
+    prepared = train.prepare(setting)
+    some, problem = prepared.population, tasks.problem(there + "mine")
+
+    def fleet(**own: Any) -> dict[int, JaxNode]:
+        return {i: JaxNode(problem, some.client_at(i), some.ids[i], **own) for i in range(len(some))}
+
+    transport, waiting = Meddling(fleet(own={"algorithm": there + "swift"})), server.Waiting(len(some), 5.0)
+    found = server.run_setting(transport, setting, test=some.test, waiting=waiting, run_dir=tmp_path / "run")
+    assert apart(found, train.run(prepared)) < 1e-6
+    assert set(json.loads((tmp_path / "run/identity.json").read_text())["sources"]) == {"task", "algorithm"}
+    hello = next(frame(request) for _, request in transport.requests if is_a(frame(request), Hello))
+    assert (hello.fields["setting"]["task"], hello.fields["setting"]["algorithm"]) == ("districts", "own_task.py:swift")
+    with pytest.raises(fm.ClusterError, match="0 of 10 nodes"):
+        server.run_setting(LoopTransport(fleet()), setting, waiting=server.Waiting(len(some), 0.1))
 
 
 def test_what_needs_the_clients_data_is_no_setting_for_a_deployment() -> None:

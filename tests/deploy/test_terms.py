@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,9 +13,10 @@ import fedmime as fm
 from engine.backends.ray.losses import NOISY
 from engine.setting import KINDS, PROBLEM, a, falling, model, o
 from fedmime.deploy.messages import Hello
-from fedmime.deploy.terms import built, schedule_of, terms_of
+from fedmime.deploy.terms import built, public, schedule_of, terms_of
+from fedmime.deploy.terms import ours as names_of
 from fedmime.experiments import messages, recipes, tasks
-from fedmime.experiments.setting import Messages, Setting, plain
+from fedmime.experiments.setting import Messages, Optimizer, Server, Setting, plain
 
 g = fm.aggregation
 
@@ -95,3 +97,49 @@ def test_clients_draw_the_mini_batches_of_the_server() -> None:
     ours = schedule_of(hello)
     assert (ours.seed, ours.batch_size, ours.epochs, ours.steps) == (5, 3, 2, None)
     assert ours.lengths(jnp.array([7])).tolist() == [6]
+
+
+OWN = """
+import pathlib
+import fedmime as fm
+
+pathlib.Path(__file__).with_suffix(".read").touch()
+
+
+def swift(eta, base):
+    return fm.algorithms.mime_lite(base, eta)
+
+
+def heavy(beta=0.8):
+    return fm.optimizers.momentum(beta)
+"""
+
+
+def test_a_server_never_names_what_a_client_imports(tmp_path: Path) -> None:
+    """What the server has of its own comes from the node's operator, or the run is refused before a file is read."""
+    theirs, ours = tmp_path / "theirs.py", tmp_path / "ours.py"
+    for file in (theirs, ours):
+        file.write_text(OWN)
+    task = tasks.get("digits-logistic")
+    server = Setting(task.name, f"{theirs}:swift", base=f"{theirs}:heavy", optimizer=Optimizer(beta=0.7))
+    wanted = recipes.algorithm(recipes.resolved(server, task))
+    told = public(recipes.resolved(server, task), task.name)
+    assert str(tmp_path) not in str(told)
+    theirs.with_suffix(".read").unlink()
+    for name in (f"{theirs}:swift", "os:getcwd", "theirs.py:swift"):
+        with pytest.raises(fm.ConfigError, match="which no server can have a client import") as caught:
+            built(told | {"algorithm": name})
+        assert "\n" not in str(caught.value)
+    for field in ("base", "server", "client"):
+        named = {"base": "os:getcwd"} if field == "base" else {field: {"optimizer": "os:getcwd"}}
+        with pytest.raises(fm.ConfigError, match="which no server can have a client import"):
+            built(plain(Setting()) | named)
+    with pytest.raises(fm.ConfigError, match="the server runs none of its own"):
+        built(plain(Setting()), {"algorithm": f"{ours}:swift"})
+    assert not [*tmp_path.glob("*.read")]
+    found, _ = built(told, {"algorithm": f"{ours}:swift", "base": f"{ours}:heavy"})
+    assert found == wanted
+    assert [path.name for path in tmp_path.glob("*.read")] == ["ours.read"]
+    two = Setting(base=f"{theirs}:heavy", server=Server(f"{ours}:heavy"))
+    with pytest.raises(fm.ConfigError, match="a run takes one optimizer of your own"):
+        names_of(two)
