@@ -93,7 +93,7 @@ def test_below_the_threshold_a_round_is_abandoned_and_the_next_one_runs(stage: S
 
 def test_nodes_that_were_started_anew_without_a_word_are_greeted_before_the_next_round() -> None:
     """Nobody has said that they failed: they are late, and know of no run when they are back."""
-    inner, gone = nodes(MIME, CLIPPED, secure=SECURE), (FIRST, FIRST + 2)
+    inner, gone = nodes(MIME, CLIPPED, secure=SECURE), (FIRST, FIRST + 2, FIRST + 3)
 
     def meddle(node: int, request: bytes, reply: bytes | Failure) -> Sequence[Reply]:
         mask = _mask(request)
