@@ -181,6 +181,7 @@ def test_the_lowest_loss_decides_where_there_is_no_accuracy(home: Path, capsys: 
     assert "test loss" in done("train --task line.py:task --quiet", capsys)
     assert (home / "runs/line-fit-one/MimeMom-seed0/best.safetensors").is_file()
     table = done("compare --task line.py:task --methods fedavg mime --quiet", capsys)
+    assert "Best test loss" in (home / "runs/compare-line-fit-one/report.html").read_text()
     assert "loss" in table
     assert "–" not in table.replace("report", "")
     wrong = said(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedmime.report.recorded import Recorded, finite, rounds_to_target
-from fedmime.report.words import NOTHING, duration, megabytes, percent, whole
+from fedmime.report.words import NOTHING, duration, figure, megabytes, percent, whole
 
 ACCURACY = "test_accuracy"
 
@@ -29,11 +29,15 @@ class Headline:
     seconds: float | None
     worst_decile: float | None
     epsilon: float | None = None
+    final_loss: float | None = None
+    best_loss: float | None = None
 
 
 COLUMNS = (  # heading, field, how it is written, which is best
     ("Final accuracy", "final_accuracy", percent, max),
     ("Best accuracy", "best_accuracy", percent, max),
+    ("Final test loss", "final_loss", figure, min),
+    ("Best test loss", "best_loss", figure, min),
     ("Rounds to target", "rounds_to_target", whole, min),
     ("MB sent", "megabytes", lambda value: megabytes(None if value is None else value * 1e6), min),
     ("MB to target", "megabytes_to_target", lambda value: megabytes(None if value is None else value * 1e6), min),
@@ -41,13 +45,14 @@ COLUMNS = (  # heading, field, how it is written, which is best
     ("Worst tenth of clients", "worst_decile", percent, max),
     ("Privacy ε", "epsilon", lambda value: NOTHING if value is None else f"{value:.2f}", min),
 )
+_ACCURACIES, _LOSSES = ("final_accuracy", "best_accuracy"), ("final_loss", "best_loss")
 _SOMETIMES = ("worst_decile", "epsilon")  # shown only where they were measured
 Column = tuple[str, str, Callable[[float | None], str], Callable[..., float]]
 
 
 def headline(run: Recorded, target: float | None) -> Headline:
     """The figures of one run."""
-    accuracy = run.series(ACCURACY)[1]
+    accuracy, loss = run.series(ACCURACY)[1], run.series("test_loss")[1]
     reached = rounds_to_target(run.history, target) if target is not None and len(accuracy) else None
     sent = run.last("bytes_total")
     return Headline(
@@ -62,6 +67,8 @@ def headline(run: Recorded, target: float | None) -> Headline:
         _seconds(run),
         run.last("client_accuracy_worst_decile"),
         run.last("epsilon"),
+        float(loss[-1]) if len(loss) else None,
+        float(loss.min()) if len(loss) else None,
     )
 
 
@@ -91,8 +98,13 @@ def common_target(runs: Sequence[Recorded]) -> float | None:
 
 
 def columns(rows: Sequence[Headline]) -> list[Column]:
-    """The columns to show: those of single clients and of privacy only where they were measured."""
+    """The columns to show: those of single clients and of privacy only where they were measured.
+
+    Losses are shown in the place of accuracies where no run has these.
+    """
     missing = [name for name in _SOMETIMES if all(getattr(row, name) is None for row in rows)]
+    lossy = all(row.final_accuracy is None for row in rows) and any(row.final_loss is not None for row in rows)
+    missing += _ACCURACIES if lossy else _LOSSES
     return [column for column in COLUMNS if column[1] not in missing]
 
 

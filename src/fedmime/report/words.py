@@ -24,6 +24,11 @@ def whole(value: float | None) -> str:
     return NOTHING if value is None or not math.isfinite(value) else f"{int(value):,}"
 
 
+def figure(value: float | None) -> str:
+    """A loss with four figures."""
+    return NOTHING if value is None or not math.isfinite(value) else f"{value:.4g}"
+
+
 def megabytes(count: float | None) -> str:
     """Bytes as MB with three figures, or all figures before the point."""
     if count is None or not math.isfinite(count):

@@ -22,9 +22,9 @@ from fedmime.hyperparameters import recipe
 
 @recipe
 class Halved(FedAvg):
-    def local(self, client, message, keep):
-        reply = super().local(client, message, keep)
-        return reply._replace(update=reply.update * 0.5)
+    def local(self, message, client):
+        reply = super().local(message, client)
+        return reply._replace(send=0.5 * reply.send)
 
 
 def halved(eta):
