@@ -174,7 +174,7 @@ def test_errors_become_replies(fleet_node: Any) -> None:
     other = message(flwr.RecordDict({"other": flwr.ConfigRecord({"a": 1})}))
     client = answered(fleet_node, message(records.wrapped(b"raise")), other)
     raised, damaged = client.replies
-    assert raised.error.reason == "ValueError: asked for"
+    assert raised.error.reason == "ValueError"  # its words may quote data
     assert "no part of a message of fedmime" in damaged.error.reason
 
 

@@ -246,14 +246,17 @@ def _impatient(pull: Callable[[str], bytes]) -> Callable[[str], bytes]:
 
 
 def _reply(node: Node, message: Any, content: Any) -> Any:
-    """The reply to a message. Whatever it holds, there is one."""
+    """The reply to a message. Whatever it holds, there is one.
+
+    Of an error the server learns the type alone: its words may quote the client's data.
+    """
     from flwr.app import Message
 
     try:
         return Message(records.wrapped(node.answer(records.unwrapped(content, MOST))), reply_to=message)
     except Exception as error:
         _LOG.exception("a message got no answer")
-        return _refusal(message, _RAISED, f"{type(error).__name__}: {error}"[:200])
+        return _refusal(message, _RAISED, type(error).__name__)
 
 
 def _refusal(message: Any, code: int, words: str) -> Any:
