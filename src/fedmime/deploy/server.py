@@ -172,8 +172,7 @@ def run_setting(
         name: what the run is called in reports; by default the method's name.
         secure: as in `run`.
     """
-    task = tasks.get(setting.task)
-    s = recipes.resolved(setting, task)
+    s = recipes.resolved(setting, task := tasks.get(setting.task))
     if s.target_gap is not None:
         raise ConfigError(f"deploy: target_gap={s.target_gap!r} needs the training loss, which only clients know")
     algorithm, aggregation, problem = recipes.algorithm(s), messages.aggregator(s), tasks.problem(s.task)
@@ -188,8 +187,8 @@ def run_setting(
     assert s.cohort is not None
     terms = terms_of(algorithm, aggregation, problem, secure=check_secure("deploy", secure))
     rule = s.seed, s.batch, s.epochs, s.steps, s.drift
-    told = public(s, task.name)
-    hello = Hello(_NONE, _NONE, library_version(), *rule, terms.configuration, told, secure=fields_of(secure))
+    own = terms.configuration, public(s, task.name)
+    hello = Hello(_NONE, _NONE, library_version(), *rule, *own, secure=fields_of(secure))
     plan = _Plan(transport, terms, hello, s.cohort, taking, saving, waiting or Waiting(), test)
     return _carried_out(plan, None if run_dir is None else Path(run_dir), begin)
 
