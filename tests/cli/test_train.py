@@ -36,7 +36,7 @@ def test_json_says_what_the_lines_say(run: Path, capsys: pytest.CaptureFixture[s
     accuracy = history["test_accuracy"]
     assert told == {
         "method": "SCAFFOLD", "seed": 0, "rounds": 4, "accuracy": accuracy[-1], "best_accuracy": np.nanmax(accuracy),
-        "loss": history["test_loss"][-1], "train_loss": None,
+        "loss": history["test_loss"][-1], "best_loss": np.nanmin(history["test_loss"]), "train_loss": None,
         "target": 0.85, "target_gap": None, "rounds_to_target": None,
         "bytes": history["bytes_total"][-1], "epsilon": None, "abandoned": 0, "out": str(run),
     }  # fmt: skip

@@ -26,7 +26,7 @@ def measured():
 
 @functools.cache
 def _sizes():
-    return tasks.get(TASK).population(None).sizes
+    return tasks.get(TASK).clients().sizes
 
 
 def _told(epochs=1, steps=None, eps=0.1, S=10, **changed):

@@ -171,8 +171,7 @@ def run_setting(
         secure: as in `run`.
         owners: whose keys nodes have, if the server knows; a node then speaks for that client and no other.
     """
-    task = tasks.get(setting.task)
-    s = recipes.resolved(setting, task)
+    s = recipes.resolved(setting, task := tasks.get(setting.task))
     if s.target_gap is not None:
         raise ConfigError(f"deploy: target_gap={s.target_gap!r} needs the training loss, which only clients know")
     algorithm, aggregation, problem = recipes.algorithm(s), messages.aggregator(s), tasks.problem(s.task)
