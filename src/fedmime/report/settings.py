@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedmime import named
 from fedmime.report.common import configurations
 from fedmime.report.recorded import Recorded
 from fedmime.report.words import NOTHING, megabytes, short
@@ -114,11 +115,17 @@ def _scheduled(run: Recorded, ours: str, inner: str) -> Any:
     return run.config.get(ours, schedule.get(inner) if isinstance(schedule, Mapping) else None)
 
 
+def _task(run: Recorded) -> str | None:
+    """The name of what a run learns; of a task of the user's own, the name without the path of its file."""
+    task = run.config.get("task")
+    return run.data.get("name") if task is None else named.short(str(task))
+
+
 def about(runs: Sequence[Recorded]) -> str:
     """What the runs have in common, in a line."""
     said = []
     for words, values in (
-        ("{}", [run.config.get("task", run.data.get("name")) for run in runs]),
+        ("{}", [_task(run) for run in runs]),
         ("{} clients", [run.data.get("clients") for run in runs]),
         ("{} rounds", [run.status.get("rounds") for run in runs]),
         ("{} clients a round", [_scheduled(run, "cohort", "cohort_size") for run in runs]),
