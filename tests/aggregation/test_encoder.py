@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedmime.aggregation.encoder import UPDATE, Encoded, Encoder, Sender, decode, encode, own
+from fedmime.aggregation.encoder import UPDATE, Encoded, Encoder, Sender, decode_chain, encode_chain, own
 
 SENDER = Sender(UPDATE, 2, jax.random.key(7))
 VALUES = [jnp.arange(6.0).reshape(2, 3), jnp.ones(1)]
@@ -45,17 +45,17 @@ class Shifted(Encoder):
 )
 def test_a_chain_is_undone_in_reverse_order(chain, arrays, sides) -> None:
     """Each encoder decodes with the shapes that it was given, which are others inside a chain."""
-    encoded = encode(chain, VALUES, SENDER)
+    encoded = encode_chain(chain, VALUES, SENDER)
     assert len(encoded.values) == arrays
     assert [int(side) if isinstance(side, jax.Array) else side for side in encoded.side] == sides
-    for found, value in zip(decode(chain, encoded, LIKE, SENDER), VALUES, strict=True):
+    for found, value in zip(decode_chain(chain, encoded, LIKE, SENDER), VALUES, strict=True):
         np.testing.assert_allclose(found, value, rtol=1e-12, atol=1e-12)
 
 
 def test_the_same_encoder_draws_other_numbers_at_another_place() -> None:
     first, second = (jax.random.normal(own(SENDER, number).key) for number in range(2))
     assert first != second
-    once, twice = (encode([Shifted()] * number, VALUES, SENDER).values[0] - VALUES[0] for number in (1, 2))
+    once, twice = (encode_chain([Shifted()] * number, VALUES, SENDER).values[0] - VALUES[0] for number in (1, 2))
     assert np.abs(twice - 2 * once).min() > 1e-3
 
 
@@ -64,6 +64,6 @@ def test_who_sends_stays() -> None:
 
 
 def test_no_encoder_is_no_change() -> None:
-    encoded = encode([], VALUES, SENDER)
+    encoded = encode_chain([], VALUES, SENDER)
     assert encoded == Encoded(VALUES, ())
-    assert decode([], encoded, LIKE, SENDER) is VALUES
+    assert decode_chain([], encoded, LIKE, SENDER) is VALUES

@@ -113,7 +113,7 @@ def test_a_good_round_or_one_without_clients_restores_patience(between: dict[str
 def test_a_run_without_a_directory_writes_nothing() -> None:
     state = a.fedavg(0.1).init(model())
     with Log(1, Gate(), COST, None) as log:
-        log.best(state, 0.5)
+        log.best(state, {"test_accuracy": 0.5})
         log.save(state)
         log.clients(0, ["a"], {"loss": np.zeros(1)}, np.ones(1, int))
         log.finish(state)
@@ -163,7 +163,7 @@ def test_the_best_model_is_exported_once() -> None:
     log = Log(9, Gate(), COST, directory)  # pyright: ignore[reportArgumentType]
     exports = []
     for score in (0.4, None, 0.6, 0.6, 0.7):
-        log.best(state, score)
+        log.best(state, {} if score is None else {"test_accuracy": score})
         exports.append(len(directory.told))
     assert exports == [0, 0, 1, 1, 2]
     assert directory.told[0] == ("export", BEST)

@@ -89,9 +89,9 @@ def test_errors_of_a_process_are_raised_here(broken_off: Path, tmp_path: Path) -
 def spread(tmp_path: Path) -> Iterator[tuple[Lockstep, Processes, Spread]]:
     """Two processes, and points that they train for so long that one can be killed meanwhile."""
     values = grid.points(RATES)
-    prepared = sweep_share.prepare(SCAFFOLD, values, None)
+    prepared = sweep_share.prepare(SCAFFOLD, values, None, None)
     steps = Lockstep(prepared, values, {LONG}, Shelf(tmp_path), ONE)
-    processes = Processes(sweep_share.job(SCAFFOLD, values, {LONG}, None, tmp_path, 1), 2, 1)
+    processes = Processes(sweep_share.job(SCAFFOLD, values, {LONG}, None, None, tmp_path, 1), 2, 1)
     found = Spread(steps.trials, lambda: processes)
     yield steps, processes, found
     found.close()

@@ -131,6 +131,6 @@ def test_points_of_a_sweep_start_there(workers: int, first: Path, tmp_path: Path
 
 def test_points_of_cold_sweeps_keep_their_names() -> None:
     """What was swept before there were warm starts is found again."""
-    named = sweep_rounds._name(Setting(), {"name": "digits"}, {})
-    assert named != sweep_rounds._name(Setting(), {"name": "digits"}, {"initial": "a"})
-    assert named == sweep_rounds._name(Setting(rounds=7), {"name": "digits"}, {})
+    named = sweep_rounds._name(Setting(), {"name": "digits"}, {}, {})
+    assert named != sweep_rounds._name(Setting(), {"name": "digits"}, {}, {"initial": "a"})
+    assert named == sweep_rounds._name(Setting(rounds=7), {"name": "digits"}, {}, {})

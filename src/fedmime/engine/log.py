@@ -94,8 +94,9 @@ class Log:
         if reason is not None:
             raise Diverged(f"simulate: {reason}; lower eta")
 
-    def best(self, state: State, score: float | None) -> None:
-        """Export the model if its score is the best so far; a score of None was not measured."""
+    def best(self, state: State, measured: Mapping[str, float]) -> None:
+        """Export the model if what was measured after the round is the best so far; nothing may have been measured."""
+        score = history.score(measured) if self._directory is not None and measured else None
         if self._directory is not None and score is not None and score > self._best:
             self._best = score
             self._directory.export(state, BEST)

@@ -174,7 +174,7 @@ def simulate(
             log.write(current, info, measured, running.figures())
             if telling is not None:
                 telling.rounds()
-            log.best(state, history.score(measured))
+            log.best(state, measured)
             signal = None if stop is None else stop()
             if state.round % saving.every == 0 or last or signal:
                 log.save(state)

@@ -7,12 +7,20 @@ import types
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
+from fedmime.named import FORMS, is_named
+
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
 
 
 def fitted(kind: Any, value: Any) -> Any:
-    """The value as a field of this kind holds it; `ValueError` says what is accepted."""
+    """The value as a field of this kind holds it; `ValueError` says what is accepted.
+
+    Where a field takes names of this library or any text, the text is the name of the user's own code.
+    """
     choices = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    names = [one for one in choices if get_origin(one) is Literal]
+    if names and str in choices and isinstance(value, str) and value not in get_args(names[0]) and not is_named(value):
+        raise ValueError(f"{_words(names[0])} or {FORMS}")
     for one in choices:
         found = _fitted(one, value)
         if found is not _NO:
