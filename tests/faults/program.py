@@ -77,6 +77,8 @@ class Child:
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal, unless it has ended already."""
+        if self._code is not None:
+            return
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
@@ -107,19 +109,29 @@ class Server:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": {**os.environ, **cache}}
         self._process = subprocess.Popen(command, **pipes)
         self._folder, self._count = folder, 0
+        self._last: Child | None = None
 
     def start(self, words: Sequence[object], **limits: Any) -> Child:
         """A new process with this command line."""
+        self._end_last()
         self._count += 1
         said = self._folder / f"said-{self._count}"
         order = Order([str(word) for word in words], str(said), **limits)
         assert self._process.stdin
         self._process.stdin.write(json.dumps(dataclasses.asdict(order)) + "\n")
         self._process.stdin.flush()
-        return Child(self._answer(), said, self._answer)
+        self._last = Child(self._answer(), said, self._answer)
+        return self._last
+
+    def _end_last(self) -> None:
+        """End the process that was started last: a test that failed may have left it behind."""
+        if self._last is not None:
+            self._last.kill()
+            self._last.wait()
 
     def close(self) -> None:
-        """End the server; what it started has ended."""
+        """End the server and what it started last."""
+        self._end_last()
         self._process.communicate(timeout=60)
 
     def _answer(self) -> int:

@@ -14,10 +14,11 @@ POINTS = ["sweep", "--task", "digits-logistic", "--cohort", "4", "--algorithm", 
 
 
 def begun(forks: Server, out: Path) -> tuple[Child, list]:
-    """A sweep that would take hours, and its two worker processes."""
+    """A sweep that would take hours, and its two worker processes, each in a session that Ctrl-C does not reach."""
     child = forks.start([*POINTS, "--rounds", 100_000, "--workers", 2, "--out", out])
-    assert child.until(lambda: len(psutil.Process(child.pid).children()) == 2)
-    return child, psutil.Process(child.pid).children()
+    workers = lambda: psutil.Process(child.pid).children()
+    assert child.until(lambda: len(workers()) == 2 and all(os.getsid(each.pid) == each.pid for each in workers()))
+    return child, workers()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -25,7 +26,6 @@ def test_26_signals_save_the_points_of_all_processes(
     number: int, code: int, forks: Server, tmp_path: Path, capsys
 ) -> None:
     child, workers = begun(forks, tmp_path)
-    assert all(os.getsid(each.pid) == each.pid for each in workers)  # Ctrl-C reaches the sweep alone
     child.kill(number)
     assert child.wait() == code
     assert "sweep: 3 points on 2 processes" in child.said()
