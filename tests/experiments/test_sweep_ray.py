@@ -49,9 +49,9 @@ def test_points_on_workers_have_the_bits_of_one_process(whole: Swept, tmp_path: 
     import ray
 
     values = grid.points(RATES)
-    steps = Lockstep(sweep_share.prepare(SETTING, values, None), values, {2, 4}, Shelf(tmp_path), ONE)
+    steps = Lockstep(sweep_share.prepare(SETTING, values, None, None), values, {2, 4}, Shelf(tmp_path), ONE)
     on_ray, rounds = OnRay(TWO), []
-    actors = on_ray.start(sweep_share.job(SETTING, values, {2, 4}, None, tmp_path, 1), tmp_path)
+    actors = on_ray.start(sweep_share.job(SETTING, values, {2, 4}, None, None, tmp_path, 1), tmp_path)
     spread = Spread(steps.trials, lambda: actors)
     ray.kill(actors._alive[0])
     with caplog.at_level(logging.WARNING):

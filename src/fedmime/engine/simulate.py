@@ -149,8 +149,8 @@ def simulate(
         )
     )
     directory = None if run_dir is None else RunDirectory(Path(run_dir), saving.keep)
-    with contextlib.ExitStack() as stack:
-        running = stack.enter_context(contextlib.closing(specification.start(problem, params(state), needs)))
+    starting = contextlib.closing(specification.start(problem, params(state), needs))
+    with contextlib.ExitStack() as stack, starting as running:  # it ends before the directory, whose log hears of it
         if dry_run:
             return _dry_run(directory, facts, saving, state, rounds)
         stored = running.stored(blank)
