@@ -248,12 +248,14 @@ def _impatient(pull: Callable[[str], bytes]) -> Callable[[str], bytes]:
 def _reply(node: Node, message: Any, content: Any) -> Any:
     """The reply to a message. Whatever it holds, there is one.
 
-    Of an error the server learns the type alone: its words may quote the client's data.
+    Of an error in the client the server learns the type alone: its words may quote the client's data.
     """
     from flwr.app import Message
 
     try:
         return Message(records.wrapped(node.answer(records.unwrapped(content, MOST))), reply_to=message)
+    except records.RecordError as error:  # it speaks of the server's own message
+        return _refusal(message, _RAISED, str(error)[:200])
     except Exception as error:
         _LOG.exception("a message got no answer")
         return _refusal(message, _RAISED, type(error).__name__)
