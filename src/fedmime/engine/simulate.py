@@ -189,7 +189,7 @@ def simulate(
 def _dry_run(
     directory: RunDirectory | None, facts: Mapping[str, Any], saving: Saving, state: State, rounds: int
 ) -> Run:
-    """Refuse the directory if a run would refuse it; a run without rounds."""
+    """Refuse a directory that the run would refuse; what a dry run returns, which has no rounds."""
     if directory is not None:
         directory.check(facts, saving.fresh, rounds)
     return Run({}, state)

@@ -11,9 +11,9 @@ from fedmime.algorithms import Algorithm
 from fedmime.errors import ConfigError
 from fedmime.experiments import makers, messages
 from fedmime.experiments.setting import TRACKING, Inner, Optimizer, Setting, located, own, store_of
-from fedmime.experiments.task import Task
+from fedmime.experiments.task import Task, check_target
 from fedmime.optimizers import BaseOptimizer
-from fedmime.validation import CLOSED_UNIT, LARGEST_SEED, POSITIVE, choice, count, real
+from fedmime.validation import LARGEST_SEED, POSITIVE, choice, count, real
 
 # Rates of adaptive optimizers are in units of weights, not of gradients: a fraction of what suits SGD.
 _RATES = {"adagrad": 0.3, "sm3": 0.3} | dict.fromkeys(("adam", "adamw", "rmsprop", "yogi", "adafactor"), 0.03)
@@ -81,9 +81,7 @@ def resolved(setting: Setting, task: Task) -> Setting:
     count("setting", "seed", full.seed, most=LARGEST_SEED)
     if full.eta is not None:
         real("setting", "eta", full.eta, POSITIVE)
-    if full.target is not None:
-        real("setting", "target", full.target, CLOSED_UNIT)
-    _check_target(full)
+    check_target("setting", full.target, full.target_gap, full.optimum)
     return full
 
 
@@ -99,18 +97,6 @@ def _client(setting: Setting) -> Inner:
         given = next(name for name, value in dataclasses.asdict(inner).items() if value is not None)
         raise ConfigError(f"setting: client.{given} needs client.optimizer, whose number it is")
     return inner
-
-
-def _check_target(setting: Setting) -> None:
-    """A target is an accuracy, or a distance from an optimum that is known."""
-    if setting.target_gap is None:
-        return
-    real("setting", "target_gap", setting.target_gap, POSITIVE)
-    if setting.target is not None:
-        told = f"target={setting.target!r}, target_gap={setting.target_gap!r}"
-        raise ConfigError(f"setting: give an accuracy as target or a target_gap, not both, got {told}")
-    if setting.optimum is None:
-        raise ConfigError(f"setting: target_gap={setting.target_gap!r} needs the optimum of the training loss")
 
 
 def optimizer(name: str, numbers: Optimizer) -> BaseOptimizer:

@@ -77,19 +77,7 @@ class Task:
         real("task", "eta", self.eta, POSITIVE)
         real("task", "budget", self.budget, POSITIVE)
         flag("task", "published", self.published)
-        self._check_target()
-
-    def _check_target(self) -> None:
-        """A target is an accuracy, or a distance from an optimum that is known."""
-        if self.target is not None:
-            real("task", "target", self.target, CLOSED_UNIT)
-        if self.target_gap is not None:
-            real("task", "target_gap", self.target_gap, POSITIVE)
-            if self.target is not None:
-                told = f"target={self.target!r}, target_gap={self.target_gap!r}"
-                raise ConfigError(f"task: give an accuracy as target or a target_gap, not both, got {told}")
-            if self.optimum is None:
-                raise ConfigError(f"task: target_gap={self.target_gap!r} needs the optimum of the training loss")
+        check_target("task", self.target, self.target_gap, self.optimum)
         if self.optimum is not None and not isinstance(self.optimum, int | float):
             raise ConfigError(f"task: optimum must be a number, got {quote(self.optimum)}")
 
@@ -112,3 +100,24 @@ def _of_kind(task: str, what: str, value: Any, kind: type, home: str) -> Any:
         returned = f"got {quote(value)} ({type(value).__name__})"
         raise ConfigError(f"task {task!r}: {what} must return a {kind.__name__} from {home}, {returned}")
     return value
+
+
+def check_target(owner: str, target: Any, target_gap: Any, optimum: Any) -> None:
+    """Refuse a target that is neither an accuracy nor a distance from an optimum that is known.
+
+    Args:
+        owner: what has the target, for the message.
+        target: an accuracy, or None.
+        target_gap: how close to its optimum the training loss has to come, or None.
+        optimum: of the training loss, where it is known.
+    """
+    if target is not None:
+        real(owner, "target", target, CLOSED_UNIT)
+    if target_gap is None:
+        return
+    real(owner, "target_gap", target_gap, POSITIVE)
+    if target is not None:
+        told = f"target={target!r}, target_gap={target_gap!r}"
+        raise ConfigError(f"{owner}: give an accuracy as target or a target_gap, not both, got {told}")
+    if optimum is None:
+        raise ConfigError(f"{owner}: target_gap={target_gap!r} needs the optimum of the training loss")
