@@ -1,5 +1,6 @@
 """The paper's figures at the smallest scale, and the numbers of those that are exact."""
 
+import dataclasses
 import html
 import itertools
 import json
@@ -28,9 +29,11 @@ from fedmime.experiments import (
     train,
 )
 from fedmime.experiments.reproduce import TITLES, reproduce
-from fedmime.experiments.reproduce_order import Order
+from fedmime.experiments.reproduce_order import Order, tune
 from fedmime.experiments.setting import Setting
 from fedmime.experiments.steps_path import errors
+from fedmime.experiments.sweep import Swept
+from fedmime.experiments.sweep_trial import Trial
 
 
 @pytest.fixture(scope="module")
@@ -141,19 +144,72 @@ def test_fedavg_with_momentum_has_a_row_that_starts_as_fast_as_without() -> None
         assert {"FedAvg", name} <= set(scale.methods)
     damped, rate = (ablation.METHODS["FedAvg"], ablation.METHODS[name])
     assert rate == damped | {"eta_server": 10.0}
-    (undamped,) = accuracies.UNDAMPED.values()
-    assert undamped == accuracies.methods()["FedAvgMom"] | {"eta_server": 10.0}
+    assert accuracies.BESIDE["FedAvgMom, server rate 10"] == accuracies.methods()["FedAvgMom"] | {"eta_server": 10.0}
 
 
 def test_a_row_that_the_paper_does_not_have_is_told_without_its_number() -> None:
     facts = {"column": "logistic", "task": "digits-logistic", "rounds": 4, "cohort": 5, "pairs": False, "eta": 0.1}
     rows = [
         facts | {"at_edge": [], "accuracy": [0.5], "method": method, "paper": paper}
-        for method, paper in {"FedAvgMom": 0.6, "MimeMom": 0.7, **dict.fromkeys(accuracies.UNDAMPED)}.items()
+        for method, paper in {"FedAvgMom": 0.6, "MimeMom": 0.7, **dict.fromkeys(["FedAvgMom, server rate 10"])}.items()
     ]
     (section,) = accuracies_report.sections({"setting": {"seeds": 1}, "rows": rows})
     assert section.table is not None
     assert [row[4:] for row in section.table.rows] == [["60.0%", "", ""], ["70.0%", "+0.0", "+10.0"], ["–", "", ""]]
+
+
+def test_ranks_are_held_against_the_paper_s() -> None:
+    def rows(ours):
+        told = zip(
+            ("FedAvgSGD", "MimeLiteSGD", "MimeSGD", "MimeAdam", "FedAvgAdam"),
+            (0.5, 0.5, 0.6, 0.7, 0.1),
+            ours,
+            strict=True,
+        )
+        return [{"method": method, "paper": paper, "accuracy": found} for method, paper, found in told]
+
+    assert accuracies_report.rank_correlation(rows([[0.2], [0.9], [0.3], [0.4], [None]])) == pytest.approx(1)
+    assert accuracies_report.rank_correlation(rows([[0.3], [0.9], [0.2], [0.1], [0.4]])) == pytest.approx(-1)
+    assert accuracies_report.rank_correlation(rows([[0.3], [0.9], [0.2], [0.2], [0.2]])) is None
+
+
+@pytest.mark.parametrize(
+    ("best", "tried", "edge"), [(0.1, [], []), (1e2, [10**0.5, 10.0], ["eta"]), (10**-2.2, [10**-2.5], [])]
+)
+def test_rates_beyond_the_grid_are_tried_until_the_best_lies_inside(best, tried, edge, tmp_path, monkeypatch) -> None:
+    asked = []
+
+    def known(setting, grid, **_):
+        asked.append(grid["eta"])
+        trials = [Trial({"eta": eta}, "", [4], [-abs(np.log(eta / best))], done=4) for eta in grid["eta"]]
+        return Swept(setting, "", dict(grid), 4, trials, None, len(trials))
+
+    monkeypatch.setattr("fedmime.experiments.reproduce_order.sweep", known)
+    found = tune(Order("smoke", tmp_path), Setting(), {"eta": (1.0, 0.1, 0.01)}, finer=False, beyond=2)
+    assert [rates[0] for rates in asked[1:]] == pytest.approx(tried)
+    assert found.at_edge == edge
+    assert found.runs == 3 + len(tried)
+
+
+def test_a_method_that_diverges_at_every_rate_is_told_as_such(tmp_path, monkeypatch) -> None:
+    def lost(setting, grid, **_):
+        trials = [Trial({"eta": eta}, "", done=3, diverged=True) for eta in grid["eta"]]
+        return Swept(setting, "", dict(grid), 4, trials, None, len(trials))
+
+    monkeypatch.setattr("fedmime.experiments.reproduce_order.sweep", lost)
+    found = tune(Order("smoke", tmp_path), Setting(), {"eta": (1.0, 0.1)}, finer=True, beyond=2)
+    assert (found.values, found.score, found.at_edge) == ({"eta": 0.1}, None, [])
+    assert [point["diverged"] for point in found.tried] == [True, True]
+
+
+def test_columns_of_the_table_and_a_share_of_its_rounds(tmp_path) -> None:
+    small = accuracies.SCALES["small"]
+    order = Order("small", tmp_path, data_dir=tmp_path, columns=("cnn", "stackoverflow"), share=0.1)
+    assert [column[:2] for column in accuracies.columns(order, small)] == [("cnn", 20), ("stackoverflow", 10)]
+    embedded = Order("small", tmp_path)
+    assert [column[:2] for column in accuracies.columns(embedded, small)] == [("logistic", 300), ("cnn", 200)]
+    with pytest.raises(ConfigError, match="column 'shakespeare' needs the published files; pass data_dir"):
+        accuracies.columns(dataclasses.replace(embedded, columns=("shakespeare",)), small)
 
 
 def test_the_correction_is_exact_at_x_and_wears_off() -> None:
@@ -186,6 +242,10 @@ def test_refusals(tmp_path) -> None:
         reproduce("drift", "tiny", out=tmp_path)
     with pytest.raises(ConfigError, match="seeds must be a whole number"):
         reproduce("drift", "smoke", seeds=0, out=tmp_path)
+    with pytest.raises(ConfigError, match=r"share must lie in \(0, 1\], got 2"):
+        reproduce("accuracies", "smoke", share=2, out=tmp_path)
+    with pytest.raises(ConfigError, match="columns and share are options of 'accuracies', not of 'drift'"):
+        reproduce("drift", "smoke", columns=("cnn",), out=tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="out must be a directory"):
         reproduce("drift", "smoke", out=tmp_path / "file")

@@ -42,7 +42,7 @@ def test_settings_are_the_papers() -> None:
     for task in tasks.TASKS.values():
         if not task.name.startswith(("digits", "annotators")):
             assert (task.rounds, task.batch_size, task.epochs) == (1000, 10, 1)
-            assert task.cohort == (50 if task.name == "stackoverflow" else 20)
+            assert task.cohort == (50 if task.name.startswith("stackoverflow") else 20)
 
 
 def test_the_annotators_optimum_is_known() -> None:

@@ -41,6 +41,10 @@ class Reproduce:
     """The published files; without, the data that comes with the package."""
     seeds: int | None = None
     """How many seeds, instead of the scale's number."""
+    columns: tuple[Literal["logistic", "cnn", "shakespeare", "stackoverflow"], ...] = ()
+    """Of the table of accuracies; by default all that there is data for."""
+    share: float = 1.0
+    """Of the scale's rounds, in the table of accuracies: a first look. With a larger one the same command goes on."""
     out: Path | None = None
     """Where everything is written; by default runs/reproduce/NAME-SCALE."""
     json: bool = False
@@ -63,6 +67,8 @@ def run(args: Reproduce) -> int:
             args.scale,
             data_dir=args.data_dir,
             seeds=args.seeds,
+            columns=args.columns or None,
+            share=args.share,
             out=args.out,
             progress=points.show,
             stop=signals.stop,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
 
 from fedmime.report import style
 from fedmime.report.curves import mean_interval
@@ -31,20 +32,41 @@ def _section(column: str, rows: Rows, data: dict[str, Any]) -> Section:
         cells.append([row["method"], clients, f"{row['eta']:.3g}{edge}", _written(row), theirs, ours, paper])
     told = (
         f"{rows[0]['task']}, {rows[0]['rounds']} rounds, one local epoch, {data['setting']['seeds']} seeds; "
-        "clients such that every method sends as much a round. Differences are to FedAvg with the same base optimizer."
+        "clients such that every method sends as much a round. Differences are to FedAvg with the same base optimizer. "
+        f"{_order(rows)}"
     )
     return Section(f"Accuracies: {column}", told, [_picture(column, rows)], Table(head, cells))
 
 
+def _order(rows: Rows) -> str:
+    """How far the order of the methods is that of the paper, in a sentence. A run that diverged counts as the worst."""
+    found = rank_correlation(rows)
+    if found is None:
+        return ""
+    return f"Rank correlation (Spearman) of the methods' accuracies with the paper's: {found:.2f}."
+
+
+def rank_correlation(rows: Rows) -> float | None:
+    """Spearman's correlation of mean accuracies with the paper's; None where ranks say nothing.
+
+    MimeLiteSGD is the same run as FedAvgSGD and is left out, as are rows that the paper does not have.
+    """
+    told = [row for row in rows if row["paper"] is not None and row["method"] != "MimeLiteSGD"]
+    ours, paper = [_mean(row) or 0.0 for row in told], [row["paper"] for row in told]
+    if min(len(set(ours)), len(set(paper))) < 3:
+        return None
+    return float(np.corrcoef(rankdata(ours), rankdata(paper))[0, 1])
+
+
 def _gap(row: dict[str, Any], rows: Rows) -> tuple[str, str]:
     """How much better than FedAvg with the same base, ours and the paper's."""
-    base = row["method"].replace("MimeLite", "FedAvg").replace("Mime", "FedAvg")
+    base = row["method"].replace("MimeLite", "FedAvg").replace("Mime", "FedAvg").removesuffix(", lookahead")
     other = next(r for r in rows if r["method"] == base)
     if other is row:
         return "", ""
     mine, theirs = _mean(row), _mean(other)
     ours = "–" if mine is None or theirs is None else f"{100 * (mine - theirs):+.1f}"
-    return ours, f"{100 * (row['paper'] - other['paper']):+.1f}"
+    return ours, "–" if row["paper"] is None else f"{100 * (row['paper'] - other['paper']):+.1f}"
 
 
 def _mean(row: dict[str, Any]) -> float | None:

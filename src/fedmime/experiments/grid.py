@@ -80,6 +80,13 @@ def finer(best: float, step: float = 0.25) -> tuple[float, float]:
     return best * 10.0**-step, best * 10.0**step
 
 
+def beyond(rates: Sequence[float], best: float) -> float | None:
+    """The rate half a decade outside of the tried ones, where the best of them is at an end; None if it is inside."""
+    if best not in (min(rates), max(rates)):
+        return None
+    return best * 10.0 ** (0.5 if best == max(rates) else -0.5)
+
+
 def words(values: Values) -> str:
     """A point as people write it."""
     return ", ".join(f"{name.rpartition('.')[2]} {value:.3g}" for name, value in values.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -14,7 +14,7 @@ from fedmime.experiments.sweep import Progress
 from fedmime.experiments.sweep_files import write_json
 from fedmime.report import html
 from fedmime.report.picture import save
-from fedmime.validation import choice, count
+from fedmime.validation import SHARE, choice, count, real
 
 TITLES = {
     "ablation": "Ablation: Mime beside its peers",
@@ -44,6 +44,8 @@ def reproduce(
     *,
     data_dir: str | os.PathLike[str] | None = None,
     seeds: int | None = None,
+    columns: Sequence[str] | None = None,
+    share: float = 1.0,
     out: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
     stop: Callable[[], int | None] | None = None,
@@ -54,16 +56,22 @@ def reproduce(
         scale: `"full"` is the paper's setting, `"small"` fits two cores in under an hour, `"smoke"` takes seconds.
         data_dir: the published files; without, the data that comes with the package.
         seeds: how many, instead of the scale's number.
+        columns: of the table of accuracies; by default all.
+        share: of the scale's rounds, in the table of accuracies. With a larger one the same call goes on from there.
         out: by default `runs/reproduce/NAME-SCALE`; the same call goes on with what is there.
     """
     choice("reproduce", "name", name, tuple(TITLES))
     choice("reproduce", "scale", scale, get_args(ScaleName))
     if seeds is not None:
         count("reproduce", "seeds", seeds, least=1)
+    real("reproduce", "share", share, SHARE)
+    if name != "accuracies" and (columns is not None or share != 1):
+        raise ConfigError(f"reproduce: columns and share are options of 'accuracies', not of {name!r}")
     folder = Path("runs/reproduce") / f"{name}-{scale}" if out is None else Path(out)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"reproduce: out must be a directory, got {str(folder)!r}")
-    order = Order(scale, folder, None if data_dir is None else Path(data_dir), seeds, progress, stop)
+    asked = None if columns is None else tuple(columns)
+    order = Order(scale, folder, None if data_dir is None else Path(data_dir), seeds, asked, share, progress, stop)
     data, sections = _theory(order) if name == "theory" else _own(name, order)
     write_json(folder / DATA, data)
     pictures = [picture for section in sections for picture in section.figures]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -31,6 +31,8 @@ class Order:
     out: Path
     data_dir: Path | None = None
     seeds: int | None = None  # by default what the scale says
+    columns: tuple[str, ...] | None = None  # of the table of accuracies; by default all
+    share: float = 1.0  # of the scale's rounds, in the table of accuracies
     progress: Progress | None = None
     stop: Callable[[], int | None] | None = None
 
@@ -78,22 +80,40 @@ class Tuned(NamedTuple):
     """The values chosen for a method, and how."""
 
     values: Values
-    score: float
+    score: float | None  # None if every point diverged
     tried: list[dict[str, Any]]  # points with their scores
     at_edge: list[str]
     runs: float
 
 
-def tune(order: Order, setting: Setting, grid: Grid, finer: bool) -> Tuned:
-    """The best point by successive halving; with `finer`, also the rates half a grid step below and above it."""
+def tune(order: Order, setting: Setting, grid: Grid, finer: bool, beyond: int = 0) -> Tuned:
+    """The best point by successive halving; that with the lowest rate if every point diverges.
+
+    Args:
+        finer: try the rates half a grid step below and above the best one, too.
+        beyond: how many further rates may be tried outside of the grid, while the best one is its highest or lowest.
+    """
     found = [order.sweep(setting, grid, halving=True)]
-    best, edge = found[0].best, found[0].at_edge
+    if found[0].lost:  # even the lowest rate is too high for the method as it is
+        least = min(found[0].trials, key=lambda trial: trial.values["eta"])
+        return Tuned(least.values, None, [_told(found[0], each) for each in found[0].trials], [], found[0].runs)
+    best, rates = found[0].best, list(grid["eta"])
+
+    def try_rates(more: Sequence[float]) -> Trial:
+        """The best point so far, after a sweep over more rates with the best point's other values."""
+        found.append(order.sweep(setting, {name: (value,) for name, value in best.values.items()} | {"eta": more}))
+        rivals = [trial for trial in found[-1].trials if not trial.lost(found[-1].rounds)]
+        return max([best, *rivals], key=lambda trial: trial.score(found[0].rounds))
+
+    for _ in range(beyond):
+        outside = grids.beyond(rates, best.values["eta"])
+        if outside is None:
+            break
+        rates.append(outside)
+        best = try_rates([outside])
+    edge = grids.edges({**grid, "eta": rates}, best.values)
     if finer:
-        beside = grids.finer(best.values["eta"])
-        fixed = {name: (value,) for name, value in best.values.items()}
-        found.append(order.sweep(setting, {**fixed, "eta": beside}))
-        rivals = [trial for trial in found[1].trials if not trial.lost(found[1].rounds)]
-        best = max([best, *rivals], key=lambda trial: trial.score(found[0].rounds))
+        best = try_rates(grids.finer(best.values["eta"]))
     tried = [_told(swept, trial) for swept in found for trial in swept.trials]
     return Tuned(best.values, best.score(found[0].rounds), tried, edge, sum(swept.runs for swept in found))
 
