@@ -72,7 +72,7 @@ def run(order: Order) -> dict[str, Any]:
         bases = [BASES[base] for base in column.bases]
         for name, asked in (methods() | BESIDE).items():
             if asked["base"] in bases:
-                found = rows[-1] if name == "MimeLiteSGD" else _measure(order, column, asked, seeds)
+                found = rows[-1] if name == "MimeLiteSGD" else measure(order, column, asked, seeds)
                 told = paper[name] / 100 if name in paper else None
                 rows.append(found | {"method": name, "paper": told})
     return {"setting": {"scale": order.scale, "seeds": len(seeds)}, "rows": rows}
@@ -100,7 +100,8 @@ def methods() -> dict[str, dict[str, Any]]:
     return found
 
 
-def _measure(order: Order, column: Column, asked: dict[str, Any], seeds: range) -> dict[str, Any]:
+def measure(order: Order, column: Column, asked: dict[str, Any], seeds: range) -> dict[str, Any]:
+    """Tune a method on a column at the first seed and repeat it with every seed, within the task's budget."""
     task = tasks.get(PUBLISHED.get(column.name) or order.task(column.name))
     every = max(1, column.rounds // _EVALUATIONS)
     setting = Setting(task=task.name, epochs=1, rounds=column.rounds, evaluate_every=every, **asked)

@@ -29,7 +29,7 @@ def _section(column: str, rows: Rows, data: dict[str, Any]) -> Section:
         edge = " (edge)" if row["at_edge"] else ""
         ours, paper = _gap(row, rows)
         theirs = "–" if row["paper"] is None else f"{row['paper']:.1%}"
-        cells.append([row["method"], clients, f"{row['eta']:.3g}{edge}", _written(row), theirs, ours, paper])
+        cells.append([row["method"], clients, f"{row['eta']:.3g}{edge}", written(row), theirs, ours, paper])
     told = (
         f"{rows[0]['task']}, {rows[0]['rounds']} rounds, one local epoch, {data['setting']['seeds']} seeds; "
         "clients such that every method sends as much a round. Differences are to FedAvg with the same base optimizer. "
@@ -74,7 +74,8 @@ def _mean(row: dict[str, Any]) -> float | None:
     return float(np.mean(known)) if len(known) == len(row["accuracy"]) else None
 
 
-def _written(row: dict[str, Any]) -> str:
+def written(row: dict[str, Any]) -> str:
+    """The mean accuracy over seeds with its interval, in words."""
     if _mean(row) is None:
         return "diverged"
     mean, half = mean_interval(np.asarray(row["accuracy"], float)[:, None])

@@ -35,6 +35,8 @@ class Order:
     share: float = 1.0  # of the scale's rounds, in the table of accuracies
     progress: Progress | None = None
     stop: Callable[[], int | None] | None = None
+    publish: Callable[[dict[str, Any]], object] = lambda _: None
+    """Puts data on the page before all of it is there, for what takes long after the first results."""
 
     def sweep(self, setting: Setting, grid: Grid, halving: bool = False) -> Swept:
         """A sweep whose points are kept in the order's directory."""
