@@ -41,7 +41,17 @@ def two_paths(tmp_path_factory):
     return reproduce("drift", "smoke", out=tmp_path_factory.mktemp("drift")).data
 
 
-SMOKE = ["ablation", "steps", "accuracies", "stability", "communication", "theory", "compression", "privacy"]
+SMOKE = [
+    "ablation",
+    "steps",
+    "accuracies",
+    "stability",
+    "communication",
+    "theory",
+    "compression",
+    "privacy",
+    "sparsity",
+]
 
 
 @pytest.mark.parametrize("name", SMOKE)

@@ -32,9 +32,11 @@ class Reproduce:
             "theory",
             "compression",
             "privacy",
+            "sparsity",
         ]
     ]
-    """Which one. `compression` and `privacy` are our own: accuracy against bytes, and against ε."""
+    """Which one. `compression`, `privacy` and `sparsity` are our own: accuracy against bytes, against ε, and where
+    gradients are sparse."""
     scale: Literal["full", "small", "smoke"] = "small"
     """The paper's setting, one that two cores finish within an hour, or one that takes seconds."""
     data_dir: Path | None = None

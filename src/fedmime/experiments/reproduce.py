@@ -1,7 +1,8 @@
-"""The paper's figures and tables and two of our own, one name each: computed, drawn, put on a page, and kept."""
+"""The paper's figures and tables and three of our own, one name each: computed, drawn, put on a page, and kept."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ TITLES = {
     "theory": "What the theory promises",
     "compression": "Accuracy against bytes",
     "privacy": "Accuracy against ε",
+    "sparsity": "Sparse gradients",
 }
 DATA, PAGE = "data.json", "report.html"
 
@@ -72,7 +74,11 @@ def reproduce(
         raise ConfigError(f"reproduce: out must be a directory, got {str(folder)!r}")
     asked = None if columns is None else tuple(columns)
     order = Order(scale, folder, None if data_dir is None else Path(data_dir), seeds, asked, share, progress, stop)
-    data, sections = _theory(order) if name == "theory" else _own(name, order)
+    return _written(name, folder, *_theory(order)) if name == "theory" else _own(name, order)
+
+
+def _written(name: str, folder: Path, data: dict[str, Any], sections: list[html.Section]) -> Reproduced:
+    """Data, figures and the page in the folder."""
     write_json(folder / DATA, data)
     pictures = [picture for section in sections for picture in section.figures]
     files = [path for each in pictures for path in save(each.figure, folder / each.stem)]
@@ -81,11 +87,14 @@ def reproduce(
     return Reproduced(data, tables, [folder / DATA, *files, page])
 
 
-def _own(name: str, order: Order) -> tuple[dict[str, Any], list[html.Section]]:
+def _own(name: str, order: Order) -> Reproduced:
     module = importlib.import_module(f"fedmime.experiments.{name}")
     shown = importlib.import_module(f"fedmime.experiments.{name}_report")
-    data = module.run(order)
-    return data, shown.sections(data)
+
+    def publish(data: dict[str, Any]) -> Reproduced:
+        return _written(name, order.out, data, shown.sections(data))
+
+    return publish(module.run(dataclasses.replace(order, publish=publish)))
 
 
 def _theory(order: Order) -> tuple[dict[str, Any], list[html.Section]]:
