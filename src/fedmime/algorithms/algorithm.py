@@ -165,6 +165,11 @@ class Algorithm(abc.ABC):
     def server(self, server: Server, h: tuple[Vector, ...], replies: Replies) -> Server:
         """The server's state after the round."""
 
+    @property
+    def remedy(self) -> str:
+        """What to do about a run that has diverged, for the message that ends it."""
+        return "lower eta"
+
     def deviation(self, server: Server, h: tuple[Vector, ...], replies: Replies) -> Vector | None:
         """How far local steps led from the central one: e of x^t = x^{t-1} - Kη U(c + e, s); None if there is none."""
         return None

@@ -68,6 +68,12 @@ class Mime(Tracking):
     def broadcast(self, server: MimeState, h: tuple[Vector, ...]) -> MimeMessage:
         return MimeMessage(server.x, server.s, c=h[0] if self.waits else None)
 
+    @property
+    def remedy(self) -> str:
+        if self.apply == "frozen" and self.base.adaptive:
+            return f"{super().remedy}; where gradients are sparse, give the base a floor or take apply='lookahead'"
+        return super().remedy
+
     def exact(self, message: MimeMessage) -> Any:
         """The statistics of most bases: U divides by their root, and one that is rounded to zero would blow it up."""
         return () if self.base.compressible else message.s

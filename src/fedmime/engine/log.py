@@ -92,7 +92,7 @@ class Log:
         else:
             self._directory.row(row, timings)
         if reason is not None:
-            raise Diverged(f"simulate: {reason}; lower eta")
+            raise Diverged(f"simulate: {reason}; {work.algorithm.remedy}")
 
     def best(self, state: State, measured: Mapping[str, float]) -> None:
         """Export the model if what was measured after the round is the best so far; nothing may have been measured."""
