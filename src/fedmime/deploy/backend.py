@@ -34,7 +34,7 @@ from fedmime.deploy.secret import Secret
 from fedmime.deploy.secure.options import SecureSum
 from fedmime.deploy.transport import Transport
 from fedmime.engine.backends.backend import Accepted, Answer, Figures, Problem, Work
-from fedmime.engine.backends.local.dispatch import LocalBackend
+from fedmime.engine.backends.local.backend import LocalBackend
 from fedmime.engine.backends.specification import NO_NEEDS, Needs
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import ClientMemory

@@ -18,7 +18,7 @@ import numpy as np
 from fedmime import named
 from fedmime.algorithms.algorithm import Message
 from fedmime.engine.backends.backend import Answer, Problem, Simulated, Work
-from fedmime.engine.backends.local.dispatch import LocalBackend, check_kept
+from fedmime.engine.backends.local.backend import LocalBackend, check_kept
 from fedmime.engine.backends.local.layout import in_words
 from fedmime.engine.backends.ray import crew, dispatch
 from fedmime.engine.backends.ray.handshake import Recipe, Subject, modules_of
