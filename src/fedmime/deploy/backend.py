@@ -33,7 +33,7 @@ from fedmime.deploy.roster import Roster
 from fedmime.deploy.secret import Secret
 from fedmime.deploy.secure.options import SecureSum
 from fedmime.deploy.transport import Transport
-from fedmime.engine.backends.backend import Accepted, Answer, Figures, Problem, Work
+from fedmime.engine.backends.backend import Accepted, Answer, Problem, Scalars, Work
 from fedmime.engine.backends.local.backend import LocalBackend
 from fedmime.engine.backends.specification import NO_NEEDS, Needs
 from fedmime.engine.intake import Intake
@@ -168,8 +168,8 @@ class DeployedBackend:
         """See `Backend.metrics`. The server's test set is here, and so are its evaluations."""
         return self._here.metrics(params, batch)
 
-    def figures(self) -> Mapping[str, float]:
-        """See `Backend.figures`. What clients reported is in the answers."""
+    def telemetry(self) -> Mapping[str, float]:
+        """See `Backend.telemetry`. What clients reported is in the answers."""
         return {}
 
     def close(self) -> None:
@@ -303,8 +303,8 @@ class DeployedBackend:
             if found.update is not None:
                 (send, add), w = found.update, float(work.updates[place])
                 steps = member.steps
-                figures = Figures(w, answer.loss, answer.drift, steps, w * steps, 1, answer.update_unclipped)
-                updates.add(w, send, add, jnp.stack([jnp.asarray(figure, float) for figure in figures]))
+                scalars = Scalars(w, answer.loss, answer.drift, steps, w * steps, 1, answer.update_unclipped)
+                updates.add(w, send, add, jnp.stack([jnp.asarray(scalar, float) for scalar in scalars]))
                 current.trained.append(member.client)
                 losses[member.client] = answer.loss / steps
         share = gradients[0].weight if gradients else 0.0

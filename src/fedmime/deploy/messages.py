@@ -165,7 +165,7 @@ class Mask(NamedTuple):
 
 
 class Masked(NamedTuple):
-    """A node's reply to `Mask`. The payload is that of the stage; figures such as the loss are part of the sum."""
+    """A node's reply to `Mask`. The payload is that of the stage; scalars such as the loss are part of the sum."""
 
     run: str
     round: int

@@ -59,7 +59,7 @@ class Log:
             self._directory.status("preempted" if stopped else "failed", len(self.rows), self._rounds, told)
 
     def write(
-        self, work: Work, info: Info, measured: Mapping[str, float], figures: Mapping[str, float] | None = None
+        self, work: Work, info: Info, measured: Mapping[str, float], telemetry: Mapping[str, float] | None = None
     ) -> None:
         """Add the row of a round.
 
@@ -67,7 +67,7 @@ class Log:
             work: the round's cohort and algorithm, from which the communicated bytes follow.
             info: what happened in the round.
             measured: metrics that were evaluated after it, by name.
-            figures: what the back end says about it, see `Backend.figures`.
+            telemetry: what the back end says about it, see `Backend.telemetry`.
 
         Raises:
             Diverged: this round exhausts the gate's patience. The row is written first, with the reason.
@@ -83,7 +83,7 @@ class Log:
             notes.info("round %d left out: %s", info.round, ", ".join(map(repr, info.refused)))
         row |= {"bytes_down": sent[0], "bytes_up": sent[1], "bytes_total": before + sum(sent)}
         row |= measured
-        told = figures or {}
+        told = telemetry or {}
         timings = {name: value for name, value in told.items() if name.startswith("seconds")}
         row |= {name: value for name, value in told.items() if name not in timings}
         row |= {} if reason is None else {"reason": reason}

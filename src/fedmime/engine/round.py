@@ -22,7 +22,7 @@ from fedmime.aggregation.aggregator import PLAIN, Aggregator, Broadcaster, disti
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
 from fedmime.algorithms.abstract import Anchor, reply_of
 from fedmime.algorithms.algorithm import Algorithm, Replies, Server, State
-from fedmime.engine.backends.backend import Answer, Backend, Figures, Kept, Totals, Work
+from fedmime.engine.backends.backend import Answer, Backend, Kept, Scalars, Totals, Work
 from fedmime.engine.cohort import ClientId, Cohort
 from fedmime.errors import ConfigError
 from fedmime.hyperparameters import at_round
@@ -260,7 +260,7 @@ def _zero_totals(algorithm: Algorithm, server: Server) -> Totals:
     """The totals of a round without replies: zeros."""
     reply = reply_of(algorithm, server)
     send, add = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (reply.send, reply.add))
-    return Totals(send, add, jnp.zeros(len(Figures._fields), jax.tree.leaves(server.x)[0].dtype))
+    return Totals(send, add, jnp.zeros(len(Scalars._fields), jax.tree.leaves(server.x)[0].dtype))
 
 
 def remembered(algorithm: Algorithm, aggregator: Aggregator, server: Server) -> Any:
@@ -348,7 +348,7 @@ def _server_step(
     replies = Replies((), (), jnp.asarray(population, dtype), zero, zero, coin)
     deviation, accepted, loss, drift, counts = None, jnp.asarray(True), nan, zero, (zero, zero)
     if totals is not None:
-        sums = Figures(*totals.figures.astype(dtype))
+        sums = Scalars(*totals.scalars.astype(dtype))
         mean = _combined(
             aggregator, UPDATE, totals.kept or totals.send, sums.weight if planned is None else planned, key
         )
@@ -363,4 +363,4 @@ def _server_step(
     accepted = accepted & finite(new) & (moved <= bound)
     lengths = (norm(h[0]) if h else nan, nan if deviation is None else norm(deviation), jnp.where(accepted, moved, 0))
     report = Report(accepted, loss, drift, *lengths, *counts)
-    return where(accepted, new, server), jnp.stack([jnp.asarray(figure, dtype) for figure in report])
+    return where(accepted, new, server), jnp.stack([jnp.asarray(scalar, dtype) for scalar in report])

@@ -171,7 +171,7 @@ def simulate(
             state, info = play(running, current, state, gate.largest, drift=drift, meanwhile=prefetch.prepare)
             last, info = state.round == rounds, info._replace(epsilon=aggregator.epsilon(state.aggregation, sampling))
             measured = evaluation.measure(running, population, state, last, log.clients)
-            log.write(current, info, measured, running.figures())
+            log.write(current, info, measured, running.telemetry())
             if telling is not None:
                 telling.rounds()
             log.best(state, measured)

@@ -49,7 +49,7 @@ def test_in_a_simulation_clients_know_the_key_and_nothing_is_sent() -> None:
     assert simulated.noise_key(key) is key
     assert simulated.stored(blank) is blank
     assert simulated.traffic(cost, MIME) is cost
-    assert simulated.figures() == {}
+    assert simulated.telemetry() == {}
     assert simulated.broadcaster is None
 
 
@@ -62,7 +62,7 @@ def test_sums_are_weighted_and_what_is_beside_them_is_not() -> None:
     assert totals is not None
     np.testing.assert_allclose(totals.send, [2.0, 2.0])
     np.testing.assert_allclose(totals.add, [7.0, 3.0])
-    assert (float(totals.figures), accepted.weight, totals.kept) == (3.0, 1.0, None)
+    assert (float(totals.scalars), accepted.weight, totals.kept) == (3.0, 1.0, None)
 
 
 def test_padding_counts_for_nothing() -> None:

@@ -87,7 +87,7 @@ class Problem(Protocol):
     def chunk(self) -> int: ...
 
 
-class Figures(NamedTuple):
+class Scalars(NamedTuple):
     """Scalars that clients add up beside their messages."""
 
     weight: Any
@@ -107,8 +107,8 @@ class Totals(NamedTuple):
     """Σ wᵢ · Reply.send; `()` where the messages are kept."""
     add: Any
     """Σ Reply.add"""
-    figures: Any
-    """[7] the sums of `Figures`, as one array, which is copied between devices faster than seven."""
+    scalars: Any
+    """[7] the sums of `Scalars`, as one array, which is copied between devices faster than seven."""
     kept: Kept | None = None
     """The clients' `Reply.send`, for a combiner that needs each of them."""
 
@@ -162,13 +162,13 @@ class Accepted:
 
     @property
     def totals(self) -> Totals | None:
-        """What was collected of updates, with sums of what clients add and of their figures; None if there was none."""
+        """What was collected of updates, with sums of what clients add and of their scalars; None if there was none."""
         if self._beside is None:
             return None
-        add, figures = self._beside
+        add, scalars = self._beside
         if self._linear:
-            return Totals(self._sum, add, figures)
-        return Totals((), add, figures, self.collected)
+            return Totals(self._sum, add, scalars)
+        return Totals((), add, scalars, self.collected)
 
 
 class Answer(NamedTuple):
@@ -241,7 +241,7 @@ class Backend(Protocol):
         """The value and the weight of every metric for each example of a batch."""
         ...
 
-    def figures(self) -> Mapping[str, float]:
+    def telemetry(self) -> Mapping[str, float]:
         """What the back end says about the last round beside its answer, by name, for the history.
 
         Names that begin with `seconds` are durations. They go to the timings of a run, which differ from run to run.
@@ -266,8 +266,8 @@ class Simulated:
         """See `Backend.noise_key`."""
         return key
 
-    def figures(self) -> Mapping[str, float]:
-        """See `Backend.figures`. There is nothing to say by default."""
+    def telemetry(self) -> Mapping[str, float]:
+        """See `Backend.telemetry`. There is nothing to say by default."""
         return {}
 
     def traffic(self, cost: Cost, algorithm: Algorithm) -> Cost:

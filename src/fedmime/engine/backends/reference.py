@@ -23,8 +23,8 @@ from fedmime.engine.backends.backend import (
     UNDRAWN,
     Accepted,
     Answer,
-    Figures,
     Problem,
+    Scalars,
     Simulated,
     Work,
 )
@@ -195,8 +195,8 @@ class ReferenceBackend(Simulated):
             return {}
         self._new[index] = jax.device_get(keep)
         w, steps = float(work.updates[loaded.place]), loaded.member.steps
-        figures = Figures(w, client.loss, client.drift, steps, w * steps, 1, delivered.unclipped)
-        accepted.add(w, send, add, jnp.stack([jnp.asarray(figure, float) for figure in figures]))
+        scalars = Scalars(w, client.loss, client.drift, steps, w * steps, 1, delivered.unclipped)
+        accepted.add(w, send, add, jnp.stack([jnp.asarray(scalar, float) for scalar in scalars]))
         return {index: float(client.loss) / steps}
 
 

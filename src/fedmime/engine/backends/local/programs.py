@@ -21,7 +21,7 @@ from fedmime.aggregation.aggregator import Aggregator, sender_of
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
 from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.algorithm import Algorithm, Message, Reply
-from fedmime.engine.backends.backend import Figures, Problem, Totals
+from fedmime.engine.backends.backend import Problem, Scalars, Totals
 from fedmime.engine.backends.local.client import LaneClient, Watch
 from fedmime.engine.backends.local.devices import REPLICATED, SHARDED
 from fedmime.engine.backends.local.gradients import AtAnchor, Lane, Part, blank_tables, full_gradient, whole
@@ -90,13 +90,13 @@ def gradients(
         hows = [how or ("steps" if options.by_steps else None) for how in hows]
         kept = [blank_tables(lane, point, how) for point, how in zip(points, hows, strict=True)]
         if aggregator.by_client:
-            sums, figures, kept, refused, messages = _by_client(aggregator, lane, points, hows, kept, bound)
+            sums, scalars, kept, refused, messages = _by_client(aggregator, lane, points, hows, kept, bound)
         else:
             parts = [full_gradient(lane, *each) for each in zip(points, repeat(whole(lane)), hows, kept, strict=False)]
             sums, kept = zip(*parts, strict=True)
-            figures, refused, messages = jnp.zeros(2), (), ()
+            scalars, refused, messages = jnp.zeros(2), (), ()
         at_anchor = () if options.anchor is None else kept[options.anchor]
-        return (tuple(sums), figures), Gathered(at_anchor, refused, messages)
+        return (tuple(sums), scalars), Gathered(at_anchor, refused, messages)
 
     return _on_devices(options, in_lane, tables, (), points, aggregator, pool, key, bound)
 
@@ -113,7 +113,7 @@ def _by_client(
     shares, linear = lane.tables.asked_shares, aggregator.combiner.linear
 
     def fold(j: jax.Array, carry: Any) -> Any:
-        sums, figures, kept, refused, messages = carry
+        sums, scalars, kept, refused, messages = carry
         asked = Asked(*jnp.asarray(lane.tables.asked)[j])
         part = Part((asked.first, asked.first + asked.chunks), (j, j + 1))
         found = [full_gradient(lane, *each) for each in zip(points, repeat(part), hows, kept, strict=False)]
@@ -128,7 +128,7 @@ def _by_client(
             messages = put(messages, where(good, sent, jax.tree.map(jnp.zeros_like, sent)), j)
         unclipped = functools.reduce(jnp.logical_and, [delivered.unclipped for delivered in each], good)
         counted = jnp.stack([jnp.where(good, w, 0), unclipped])
-        return sums, figures + counted, [k for _, k in found], refused.at[j].set(reason), messages
+        return sums, scalars + counted, [k for _, k in found], refused.at[j].set(reason), messages
 
     blank = tuple(map(zeros, points))
     kinds = jax.tree.map(lambda leaf: jnp.zeros((*shares.shape, *leaf.shape), leaf.dtype), blank)
@@ -160,8 +160,8 @@ def training(
         bound: how long an update may be before it is refused.
     """
 
-    def in_lane(tables: Tables, own: Any, message: Message, recipes: Any, pool: Any, key: Any, scalars: Any) -> Any:
-        (tables_at_anchor, kept), (pick, bound) = own, scalars
+    def in_lane(tables: Tables, own: Any, message: Message, recipes: Any, pool: Any, key: Any, numbers: Any) -> Any:
+        (tables_at_anchor, kept), (pick, bound) = own, numbers
         lane = Lane(problem, pool, tables, key, options.chunk, options.lanes == 1)
         known = AtAnchor(options.at_anchor, *tables_at_anchor) if options.at_anchor and tables_at_anchor else None
         algorithm, aggregator = recipes
@@ -220,11 +220,11 @@ def _train(
         good = reason == Reason.ACCEPTED
         w, steps = shares[i].astype(dtype), trainee.steps.astype(dtype)
         counted = jnp.ones((), dtype), jnp.asarray(delivered.unclipped, dtype)
-        figures = Figures(w, watch.loss, watch.drift, steps, w * steps, *counted)
+        scalars = Scalars(w, watch.loss, watch.drift, steps, w * steps, *counted)
         if linear:
-            each = Totals(jax.tree.map(lambda leaf: w.astype(leaf.dtype) * leaf, send), add, jnp.stack(figures))
+            each = Totals(jax.tree.map(lambda leaf: w.astype(leaf.dtype) * leaf, send), add, jnp.stack(scalars))
         else:
-            each = Totals((), add, jnp.stack(figures))
+            each = Totals((), add, jnp.stack(scalars))
             messages = put(messages, where(good, send, jax.tree.map(jnp.zeros_like, send)), i)
         totals = jax.tree.map(lambda total, term: total + jnp.where(good, term, 0), totals, each)
         new = put(new, jax.tree.map(lambda all_, leaf: jnp.where(good, leaf, all_[i]), new, keep), i)
@@ -233,7 +233,7 @@ def _train(
 
     like = jax.eval_shape(local, jnp.zeros((), jnp.int32))[0]
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-    totals = Totals(blank.send if linear else (), blank.add, jnp.zeros(len(Figures._fields), dtype))
+    totals = Totals(blank.send if linear else (), blank.add, jnp.zeros(len(Scalars._fields), dtype))
     messages = jax.tree.map(lambda leaf: jnp.zeros((*shares.shape, *leaf.shape), leaf.dtype), blank.send)
     losses = jnp.zeros(shares.shape, dtype) if options.losses else ()
     start = Gathered(kept, jnp.zeros(shares.shape, jnp.int32), () if linear else messages, losses)

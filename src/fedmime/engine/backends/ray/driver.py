@@ -128,9 +128,9 @@ class RayBackend(Simulated):
         """See `Backend.metrics`. The server's data is here, and so are its evaluations."""
         return self._here.metrics(params, batch)
 
-    def figures(self) -> Mapping[str, float]:
-        """See `Backend.figures`."""
-        return self._tally.figures()
+    def telemetry(self) -> Mapping[str, float]:
+        """See `Backend.telemetry`."""
+        return self._tally.telemetry()
 
     def close(self) -> None:
         """See `Backend.close`. The run's log says what every worker has done."""

@@ -22,8 +22,8 @@ import numpy as np
 from fedmime.aggregation.aggregator import Aggregator
 from fedmime.algorithms.algorithm import Algorithm
 from fedmime.engine.backends.backend import Kept, Problem, Work
-from fedmime.engine.backends.local.devices import lanes, mesh
 from fedmime.engine.backends.local.backend import LocalBackend
+from fedmime.engine.backends.local.devices import lanes, mesh
 from fedmime.engine.backends.local.layout import Layout
 from fedmime.engine.backends.ray.handshake import Facts, Subject
 from fedmime.engine.backends.ray.parts import PartAnswer, accepted, arrived, plain
