@@ -262,7 +262,7 @@ class DeployedBackend:
         """The request to a client, but for what belongs to a dialect."""
         member, prime = asked.member, work.round < work.algorithm.gradient_rounds
         pick = work.pick - member.before if work.algorithm.draws else -1
-        kept = NEVER if self.memory is None else int(self.memory.read([member.client])[0])
+        kept_from = NEVER if self.memory is None else int(self.memory.read([member.client])[0])
         norms = None
         if work.aggregator.adaptive:
             norms = float(work.aggregator.clip_norm(UPDATE)), float(work.aggregator.clip_norm(GRADIENT))
@@ -274,7 +274,7 @@ class DeployedBackend:
             (PRIME if prime else POINTS) if asked.gradients else NOTHING,
             asked.train,
             pick if 0 <= pick < member.steps else -1,
-            kept,
+            kept_from,
             self._options.since(work.round),
             norms=norms,
         )

@@ -72,7 +72,7 @@ class Reader(Protocol):
         ...
 
     def read(self, asked: Asked, reply: Any, payload: bytes) -> Any:
-        """What is kept of a reply.
+        """What a reply says.
 
         Raises:
             Verdict: it does not count.
@@ -224,7 +224,7 @@ class Inbox:
         return all(self._accepted[role] >= self._targets[role] for role in roles)
 
     def _examined(self, asked: Asked, reply: bytes | Failure) -> Any:
-        """What is kept of a reply that counts; everything else raises."""
+        """What a reply that counts says; everything else raises."""
         if isinstance(reply, Failure):
             raise Verdict(Reason.FAILED, reply.reason)
         frame = unpack(reply, self._reader.most)

@@ -269,13 +269,13 @@ class Session:
 
     def _read(self, ask: Ask) -> _Kept:
         """What the client has kept from the round that the server names."""
-        if ask.kept == NEVER or not jax.tree.leaves(self._blank):
+        if ask.kept_from == NEVER or not jax.tree.leaves(self._blank):
             kept = jax.tree.map(lambda like: np.zeros(like.shape, like.dtype), self._blank)
-        elif (found := self._shelf.read(ask.kept)) is None:
-            raise Refused(Reason.FAILED, f"the client no longer has what it kept in round {ask.kept}")
+        elif (found := self._shelf.read(ask.kept_from)) is None:
+            raise Refused(Reason.FAILED, f"the client no longer has what it kept in round {ask.kept_from}")
         else:
             kept = wire.unpack(found, self._blank)
-        prune(self._shelf, ask.kept, ask.since)
+        prune(self._shelf, ask.kept_from, ask.since)
         return kept
 
     def _write(self, ask: Ask, residual: Any) -> None:

@@ -22,7 +22,7 @@ from fedmime.aggregation.aggregator import PLAIN, Aggregator, Broadcaster, disti
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
 from fedmime.algorithms.abstract import Anchor, reply_of
 from fedmime.algorithms.algorithm import Algorithm, Replies, Server, State
-from fedmime.engine.backends.backend import Answer, Backend, Kept, Scalars, Totals, Work
+from fedmime.engine.backends.backend import Answer, Backend, ClientMessages, Scalars, Totals, Work
 from fedmime.engine.cohort import ClientId, Cohort
 from fedmime.errors import ConfigError
 from fedmime.hyperparameters import at_round
@@ -309,7 +309,7 @@ def _combined(aggregator: Aggregator, kind: str, sent: Any, weight: Any, key: ja
         key: of the round's noise.
         number: which message of its kind it is.
     """
-    if isinstance(sent, Kept):
+    if isinstance(sent, ClientMessages):
         somebody = jnp.any(sent.weights > 0)
         return jax.tree.map(lambda leaf: jnp.where(somebody, leaf, jnp.nan), aggregator.combiner.combine(*sent))
     if aggregator.privacy is not None:  # weights are fixed, so that the mean over those who came is not taken
@@ -350,7 +350,7 @@ def _server_step(
     if totals is not None:
         sums = Scalars(*totals.scalars.astype(dtype))
         mean = _combined(
-            aggregator, UPDATE, totals.kept or totals.send, sums.weight if planned is None else planned, key
+            aggregator, UPDATE, totals.messages or totals.send, sums.weight if planned is None else planned, key
         )
         mean_steps = sums.weighted_steps / sums.weight
         replies = Replies(mean, totals.add, replies.population, sums.steps, mean_steps, coin)

@@ -73,8 +73,8 @@ def curve(title: str, rounds: np.ndarray, values: np.ndarray, colour: str) -> st
         colour: of the line.
     """
     step = math.ceil(len(values) / _MOST_POINTS)
-    kept = np.unique(np.r_[np.arange(0, len(values), step), len(values) - 1])
-    rounds, values = rounds[kept].astype(float), values[kept]
+    chosen = np.unique(np.r_[np.arange(0, len(values), step), len(values) - 1])
+    rounds, values = rounds[chosen].astype(float), values[chosen]
     ticks, last = nice(float(values.min()), float(values.max())), float(rounds[-1])
     low, high = ticks[0], ticks[-1]
     wide, tall = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM

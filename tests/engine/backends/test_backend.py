@@ -62,7 +62,7 @@ def test_sums_are_weighted_and_what_is_beside_them_is_not() -> None:
     assert totals is not None
     np.testing.assert_allclose(totals.send, [2.0, 2.0])
     np.testing.assert_allclose(totals.add, [7.0, 3.0])
-    assert (float(totals.scalars), accepted.weight, totals.kept) == (3.0, 1.0, None)
+    assert (float(totals.scalars), accepted.weight, totals.messages) == (3.0, 1.0, None)
 
 
 def test_padding_counts_for_nothing() -> None:
@@ -72,7 +72,7 @@ def test_padding_counts_for_nothing() -> None:
             accepted = Accepted(linear=False, rows=rows)
             for w, message in MESSAGES:
                 accepted.add(w, message)
-            kept = accepted.collected
-            assert len(kept.weights) == max(rows, 3)
-            found.append(combiner.combine(kept.messages, kept.weights))
+            messages = accepted.collected
+            assert len(messages.weights) == max(rows, 3)
+            found.append(combiner.combine(messages.values, messages.weights))
         np.testing.assert_allclose(*found, rtol=1e-12)

@@ -44,7 +44,7 @@ class Work(NamedTuple):
     asks: bool
     """Whether full gradients are asked for in this round."""
     anchor: Anchor
-    """How local steps use gradient differences, so that phase 1 can keep what phase 2 needs."""
+    """How local steps use gradient differences, so that phase 1 can record what phase 2 needs."""
     aggregator: Aggregator
     """What happens to the clients' messages before they are added or combined."""
     losses: bool = False
@@ -104,19 +104,19 @@ class Totals(NamedTuple):
     """Sums over the clients of one part of the cohort whose replies were accepted."""
 
     send: Any
-    """Σ wᵢ · Reply.send; `()` where the messages are kept."""
+    """Σ wᵢ · Reply.send; `()` where `messages` has them one by one."""
     add: Any
     """Σ Reply.add"""
     scalars: Any
     """[7] the sums of `Scalars`, as one array, which is copied between devices faster than seven."""
-    kept: Kept | None = None
+    messages: ClientMessages | None = None
     """The clients' `Reply.send`, for a combiner that needs each of them."""
 
 
-class Kept(NamedTuple):
+class ClientMessages(NamedTuple):
     """The messages of single clients, decoded, for a combiner that needs all of them at once."""
 
-    messages: Any
+    values: Any
     """A pytree of arrays [clients, ...]; zeros for clients that were refused."""
     weights: Any
     """wᵢ [clients]; zero for clients that were refused."""
@@ -128,7 +128,7 @@ class Accepted:
 
     Args:
         linear: whether sums suffice.
-        rows: fill up kept messages to so many with zeros of weight zero, so that the server's program need not be
+        rows: fill up single messages to so many with zeros of weight zero, so that the server's program need not be
             compiled again when another number of clients replies.
     """
 
@@ -152,13 +152,13 @@ class Accepted:
 
     @property
     def collected(self) -> Any:
-        """Σ w·message, or `Kept` messages."""
+        """Σ w·message, or all messages as `ClientMessages`."""
         if self._linear:
             return self._sum
         missing = max(self._rows - len(self._messages), 0)
         padding = [jax.tree.map(jnp.zeros_like, self._messages[0])] * missing
         messages = jax.tree.map(lambda *leaves: jnp.stack(leaves), *self._messages, *padding)
-        return Kept(messages, jnp.asarray(self._weights + [0.0] * missing))
+        return ClientMessages(messages, jnp.asarray(self._weights + [0.0] * missing))
 
     @property
     def totals(self) -> Totals | None:
@@ -175,7 +175,7 @@ class Answer(NamedTuple):
     """What a back end answers. Arrays may still be computed on the devices; `refused` waits for them."""
 
     gradients: tuple[Any, ...]
-    """For each point that was asked, Σ wⱼ ∇fⱼ(point), or `Kept` gradients of all clients."""
+    """For each point that was asked, Σ wⱼ ∇fⱼ(point), or the gradients of all clients as `ClientMessages`."""
     share: Any
     """Σ wⱼ of the clients in these sums: less than one where a client was left out."""
     totals: Totals | None
@@ -228,7 +228,7 @@ class Backend(Protocol):
     ) -> Answer:
         """Ask the cohort for full gradients at `points`, and if a `message` is given, for training from it.
 
-        What phase 1 kept of the gradients stays with the back end until phase 2 of the same round. A reply whose
+        What phase 1 recorded of the gradients stays with the back end until phase 2 of the same round. A reply whose
         update is not finite or longer than `bound` is refused.
         """
         ...

@@ -18,7 +18,7 @@ import numpy as np
 from fedmime import named
 from fedmime.algorithms.algorithm import Message
 from fedmime.engine.backends.backend import Answer, Problem, Simulated, Work
-from fedmime.engine.backends.local.backend import LocalBackend, check_kept
+from fedmime.engine.backends.local.backend import LocalBackend, check_messages
 from fedmime.engine.backends.local.layout import in_words
 from fedmime.engine.backends.ray import crew, dispatch
 from fedmime.engine.backends.ray.handshake import Recipe, Subject, modules_of
@@ -90,7 +90,7 @@ class RayBackend(Simulated):
         self, work: Work, points: tuple[Vector, ...] = (), message: Message | None = None, bound: Any = np.inf
     ) -> Answer:
         """See `Backend.ask`."""
-        check_kept(work, self._model)
+        check_messages(work, self._model)
         workers, current = self._workers(work), self._round(work)
         self._tally.begin(current.id, workers.lost)
         before, sent = current.points, None
