@@ -55,7 +55,7 @@ def test_numbers_beside_vectors_are_finite_and_not_bounded() -> None:
     """A count of steps is no length: it must not make an update too long, whatever the bound."""
     update, message = Vector({"w": jnp.full(3, 0.5)}), g.chain(g.mean())
     verdicts = [
-        int(message.judge(received, UPDATE, 1.0))
+        int(message.reason_of(received, UPDATE, 1.0))
         for received in (
             ((update, jnp.asarray(1e6)), ()),
             ((update, jnp.asarray(jnp.nan)), ()),

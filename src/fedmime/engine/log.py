@@ -14,10 +14,11 @@ from typing import Any, Self
 import numpy as np
 
 from fedmime.aggregation.communication import Cost
+from fedmime.aggregation.gate import Gate
 from fedmime.algorithms.algorithm import State
 from fedmime.engine.backends.backend import Work
 from fedmime.engine.cohort import ClientId
-from fedmime.engine.round import Gate, Info
+from fedmime.engine.round import Info
 from fedmime.errors import Diverged, FedmimeError, Stopped
 from fedmime.runs import history
 from fedmime.runs.directory import BEST, RunDirectory

@@ -7,7 +7,6 @@ here.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -17,35 +16,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedmime.aggregation import gate
 from fedmime.aggregation.aggregator import PLAIN, Aggregator, Broadcaster, distinct
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
+from fedmime.aggregation.gate import Gate
+from fedmime.aggregation.gate import counts as gate_counts
 from fedmime.algorithms.abstract import Anchor, reply_of
 from fedmime.algorithms.algorithm import Algorithm, Replies, Server, State
 from fedmime.engine.backends.backend import Answer, Backend, ClientMessages, Scalars, Totals, Work
 from fedmime.engine.cohort import ClientId, Cohort
 from fedmime.errors import ConfigError
 from fedmime.hyperparameters import at_round
-from fedmime.validation import POSITIVE, count, real
 from fedmime.vector import Vector, finite, norm, squared_distance, where, zeros
-
-
-@dataclasses.dataclass(frozen=True)
-class Gate:
-    """The limits beyond which an update is refused and a run is given up.
-
-    Args:
-        largest: an update of a client or of the server has exploded if it is longer than `largest * (1 + ‖x‖)`. An
-            exploded client is left out of the means; if the server's update has exploded, the round is abandoned.
-        patience: number of abandoned rounds in a row after which a run ends with `Diverged`.
-    """
-
-    largest: float = 1e3
-    patience: int = 3
-
-    def __post_init__(self) -> None:
-        real("gate", "largest", self.largest, POSITIVE)
-        count("gate", "patience", self.patience, least=1)
 
 
 class Info(NamedTuple):
@@ -222,7 +203,7 @@ def play(
         gradient_norm=float(told.gradient_norm),
         deviation=float(told.deviation),
         update_norm=float(told.update_norm),
-        reasons=gate.counts([*refused.values(), *answer.strays]),
+        reasons=gate_counts([*refused.values(), *answer.strays]),
         clipped=1 - told.unclipped / told.reported if aggregator.clips and told.reported else math.nan,
         clip_norm=float(aggregator.clip_norm(UPDATE)) if aggregator.clips else math.nan,
     )

@@ -13,6 +13,7 @@ from fedmime.aggregation import communication
 from fedmime.aggregation.accounting import Sampling
 from fedmime.aggregation.aggregator import PLAIN, Aggregator
 from fedmime.aggregation.chains import Aggregation
+from fedmime.aggregation.gate import Gate
 from fedmime.algorithms.abstract import anchor_of
 from fedmime.algorithms.algorithm import Algorithm, State, params
 from fedmime.compilation import prepare
@@ -30,7 +31,7 @@ from fedmime.engine.log import Log
 from fedmime.engine.memory import empty_memory
 from fedmime.engine.participation import Participation
 from fedmime.engine.prefetch import Prefetch
-from fedmime.engine.round import Gate, Info, fold_in, play, remembered, run_key, work_of
+from fedmime.engine.round import Info, fold_in, play, remembered, run_key, work_of
 from fedmime.engine.sampling import Clients
 from fedmime.errors import Stopped
 from fedmime.runs import history, identity

@@ -139,7 +139,7 @@ class Lockstep:
         given = {"largest": self._gate.largest, "meanwhile": meanwhile}
         trial.state, info = play(self._backend, work, trial.state, **given)
         trial.done += 1
-        self._judge(trial, info)
+        self._count_abandoned(trial, info)
         if trial.done in self._evaluations and self._population.test is not None:
             found = mean_metrics(self._backend, params(trial.state), self._population.test)
             trial.rounds.append(trial.done)
@@ -147,7 +147,7 @@ class Lockstep:
                 if name in found:
                     getattr(trial, name).append(found[name])
 
-    def _judge(self, trial: Trial, info: Info) -> None:
+    def _count_abandoned(self, trial: Trial, info: Info) -> None:
         """A trial that loses as many rounds in a row as the gate has patience for has diverged."""
         if info.clients:
             trial.abandoned = trial.abandoned + 1 if info.abandoned else 0
