@@ -21,8 +21,8 @@ from fedmime.engine.backends.backend import Scalars, Work
 from fedmime.engine.backends.reference import ReferenceBackend
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import RamMemory
-from fedmime.engine.round import run_key, work_of
 from fedmime.engine.sampling import Schedule
+from fedmime.engine.work import run_key, work_of
 from fedmime.hyperparameters import at_round
 from fedmime.vector import Vector
 from fedmime.version import exact

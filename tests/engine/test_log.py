@@ -14,7 +14,8 @@ from fedmime.algorithms.abstract import anchor_of
 from fedmime.engine.backends.backend import Work
 from fedmime.engine.cohort import Cohort
 from fedmime.engine.log import Log
-from fedmime.engine.round import Info, work_of
+from fedmime.engine.round import Info
+from fedmime.engine.work import work_of
 from fedmime.errors import ConfigError, Diverged, Stopped
 from fedmime.runs.directory import BEST
 

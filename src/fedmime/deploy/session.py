@@ -36,8 +36,8 @@ from fedmime.engine.backends.specification import Needs, Specification
 from fedmime.engine.cohort import Batches, Cohort, Columns, Member, first_column
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import RamMemory
-from fedmime.engine.round import run_key, work_of
 from fedmime.engine.sampling import Schedule
+from fedmime.engine.work import run_key, work_of
 from fedmime.vector import Vector
 
 

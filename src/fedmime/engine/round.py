@@ -16,16 +16,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedmime.aggregation.aggregator import PLAIN, Aggregator, Broadcaster, distinct
+from fedmime.aggregation.aggregator import Aggregator, Broadcaster
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
 from fedmime.aggregation.gate import Gate
 from fedmime.aggregation.gate import counts as gate_counts
-from fedmime.algorithms.abstract import Anchor, reply_of
+from fedmime.algorithms.abstract import reply_of
 from fedmime.algorithms.algorithm import Algorithm, Replies, Server, State
 from fedmime.engine.backends.backend import Answer, Backend, ClientMessages, Scalars, Totals, Work
-from fedmime.engine.cohort import ClientId, Cohort
+from fedmime.engine.cohort import ClientId
+from fedmime.engine.work import draws
 from fedmime.errors import ConfigError
-from fedmime.hyperparameters import at_round
 from fedmime.vector import Vector, finite, norm, squared_distance, where, zeros
 
 
@@ -80,49 +80,6 @@ class Report(NamedTuple):
 _NOTHING = Report(False, math.nan, math.nan, math.nan, math.nan, 0.0, 0.0, 0.0)  # of a round that was not played
 
 
-def work_of(
-    algorithm: Algorithm,
-    anchor: Anchor,
-    round_number: int,
-    cohort: Cohort,
-    key: jax.Array,
-    aggregator: Aggregator = PLAIN,
-    losses: bool = False,
-) -> Work:
-    """The clients' work in a round. It needs no state, so it can be made before the round begins.
-
-    Args:
-        anchor: how local steps use gradient differences, `anchor_of(algorithm, server)`.
-        key: the run's; each round and client folds its own numbers in.
-        aggregator: what happens to messages on their way.
-        losses: whether the sampler of later rounds wants the losses of single clients.
-    """
-    recipe = at_round(algorithm, round_number)
-    updates, gradients = cohort.shares(algorithm.split, fixed=aggregator.privacy is not None)
-    key = fold_in(key, round_number)
-    pick = int(_draws(key)[0] * max(cohort.steps, 1)) if algorithm.draws else -1
-    prime = round_number < algorithm.gradient_rounds
-    asks = prime or anchor.points > 0
-    anchor = Anchor() if prime else anchor
-    own = aggregator.at_round(round_number)
-    return Work(recipe, round_number, cohort, updates, gradients, key, pick, asks, anchor, own, losses)
-
-
-fold_in = jax.jit(jax.random.fold_in)
-_key = jax.jit(jax.random.key)  # one program; eagerly it would be three
-
-
-def run_key(seed: int) -> jax.Array:
-    """The random key of a run. JAX alone would use only the lower 32 bits of a seed; the others are folded in."""
-    key, high = _key(np.uint32(seed & 0xFFFFFFFF)), seed >> 32
-    return fold_in(key, np.uint32(high)) if high else key
-
-
-def _draws(key: jax.Array) -> np.ndarray:
-    """Two uniform random numbers for the server's own choices: which step to draw, and whether to keep its iterate."""
-    return np.random.default_rng(np.asarray(jax.random.key_data(key))).random(2)
-
-
 def play(
     backend: Backend,
     work: Work,
@@ -166,7 +123,7 @@ def play(
     if totals is None and trains and _always_releases(work, answer):
         totals = _zero_totals(algorithm, server)
     if h is not None and (totals is not None or not trains):
-        coin = float(_draws(work.key)[1]) if algorithm.draws else None
+        coin = float(draws(work.key)[1]) if algorithm.draws else None
         server, report = _server_step(
             algorithm,
             aggregator,
@@ -242,15 +199,6 @@ def _zero_totals(algorithm: Algorithm, server: Server) -> Totals:
     reply = reply_of(algorithm, server)
     send, add = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (reply.send, reply.add))
     return Totals(send, add, jnp.zeros(len(Scalars._fields), jax.tree.leaves(server.x)[0].dtype))
-
-
-def remembered(algorithm: Algorithm, aggregator: Aggregator, server: Server) -> Any:
-    """What a client that was never seen has kept; with error feedback also what its encodings lost, which is zero."""
-    kept = jax.tree.map(np.asarray, algorithm.remember(server.x))
-    if not aggregator.feedback:
-        return kept
-    sent = reply_of(algorithm, server, lambda reply: distinct((reply.send, reply.add))[0])
-    return kept, [np.zeros(leaf.shape, leaf.dtype) for leaf in sent]
 
 
 def mean_gradients(

@@ -28,11 +28,12 @@ from fedmime.engine.backends.backend import Problem, Work
 from fedmime.engine.backends.specification import Choice, Needs, chosen
 from fedmime.engine.evaluation_schedule import EvaluationSchedule
 from fedmime.engine.log import Log
-from fedmime.engine.memory import empty_memory
+from fedmime.engine.memory import empty_memory, remembered
 from fedmime.engine.participation import Participation
 from fedmime.engine.prefetch import Prefetch
-from fedmime.engine.round import Info, fold_in, play, remembered, run_key, work_of
+from fedmime.engine.round import Info, play
 from fedmime.engine.sampling import Clients
+from fedmime.engine.work import fold_in, run_key, work_of
 from fedmime.errors import Stopped
 from fedmime.runs import history, identity
 from fedmime.runs.directory import RunDirectory, Saving

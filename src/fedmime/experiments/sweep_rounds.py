@@ -16,10 +16,12 @@ from fedmime.engine import Gate, Info, Participation
 from fedmime.engine.arguments import aggregator_of_run, intake_of
 from fedmime.engine.backends.backend import Backend, Work
 from fedmime.engine.backends.specification import Needs, Specification
+from fedmime.engine.memory import remembered
 from fedmime.engine.metrics import mean_metrics
 from fedmime.engine.prefetch import Prefetch
-from fedmime.engine.round import play, remembered, run_key, work_of
+from fedmime.engine.round import play
 from fedmime.engine.sampling import Schedule
+from fedmime.engine.work import run_key, work_of
 from fedmime.errors import ConfigError
 from fedmime.experiments import grid as grids
 from fedmime.experiments import recipes

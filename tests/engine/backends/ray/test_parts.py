@@ -16,8 +16,8 @@ from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.abstract import Anchor
 from fedmime.engine.backends.backend import ClientMessages, Totals, Work
 from fedmime.engine.backends.ray.parts import PartAnswer, Sent, accepted, added, arrived, plain, split
-from fedmime.engine.round import work_of
 from fedmime.engine.sampling import Schedule
+from fedmime.engine.work import work_of
 from fedmime.errors import DataError
 
 MIME = fm.algorithms.mime(fm.optimizers.momentum(0.9), 0.05)
