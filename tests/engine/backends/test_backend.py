@@ -1,4 +1,4 @@
-"""What back ends have in common: what they are asked, what simulations need not do, and how messages become sums."""
+"""What back ends have in common: what they are asked, what they do by default, and how messages become sums."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import fedmime as fm
 from engine.setting import PROBLEM, a, o, population
 from fedmime.aggregation.aggregator import PLAIN
 from fedmime.algorithms.abstract import anchor_of
-from fedmime.engine.backends.backend import Accepted, Simulated, Work
+from fedmime.engine.backends.backend import Accepted, Backend, Work
 from fedmime.engine.sampling import Schedule
 
 MIME, SPLIT = (a.mime(o.momentum(), 0.1, split=split) for split in (False, True))
@@ -45,6 +45,10 @@ def test_full_gradients_take_the_masks_of_local_steps_where_a_difference_needs_t
 def test_in_a_simulation_clients_know_the_key_and_nothing_is_sent() -> None:
     key, blank = jax.random.key(1), {"c": np.zeros(2)}
     cost = fm.communication.cost(MIME, PROBLEM.init(key))
+
+    class Simulated(Backend):
+        """What a back end has that says nothing else."""
+
     simulated = Simulated()
     assert simulated.noise_key(key) is key
     assert simulated.stored(blank) is blank

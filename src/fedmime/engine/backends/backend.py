@@ -196,32 +196,31 @@ class Answer(NamedTuple):
 
 
 class Backend(Protocol):
-    """Where clients run."""
+    """Where clients run. Back ends extend this class, whose defaults are those of a simulation in one process."""
 
     problem: Problem
     layout: str
     """How a cohort is divided, in words. Sums over other parts are rounded differently, in their last bits."""
-    memory: ClientMemory | None
+    memory: ClientMemory | None = None
     """What clients keep between rounds, for algorithms whose clients keep anything. The round sets it before it asks,
     and finds the new values in it after `settle`."""
-    broadcaster: Broadcaster | None
+    broadcaster: Broadcaster | None = None
     """How the arrays that clients receive are encoded, for back ends that send them on. The round sets it, too."""
 
     def stored(self, blank: Any) -> Any:
         """What a run stores of what a client keeps that was never seen: the `blank` itself where clients run here."""
-        ...
+        return blank
 
     def noise_key(self, key: jax.Array) -> jax.Array:
         """The key of a round's privacy noise, given the round's: the same unless clients know the round's."""
-        ...
+        return key
 
     def traffic(self, cost: Cost, algorithm: Algorithm) -> Cost:
         """What a client sends and receives in a round, given what its messages have by themselves."""
-        ...
+        return cost
 
     def prepare(self, work: Work) -> None:
         """Read and lay out the data of a round ahead of time. Calling it is optional."""
-        ...
 
     def ask(
         self, work: Work, points: tuple[Vector, ...] = (), message: Message | None = None, bound: Any = np.inf
@@ -246,33 +245,10 @@ class Backend(Protocol):
 
         Names that begin with `seconds` are durations. They go to the timings of a run, which differ from run to run.
         """
-        ...
+        return {}
 
     def close(self) -> None:
         """Let go of processes and connections. The back end is not used afterwards."""
-        ...
-
-
-class Simulated:
-    """What the back ends of simulations have in common: one party runs the server and all clients."""
-
-    broadcaster: Broadcaster | None = None
-
-    def stored(self, blank: Any) -> Any:
-        """See `Backend.stored`."""
-        return blank
-
-    def noise_key(self, key: jax.Array) -> jax.Array:
-        """See `Backend.noise_key`."""
-        return key
-
-    def telemetry(self) -> Mapping[str, float]:
-        """See `Backend.telemetry`. There is nothing to say by default."""
-        return {}
-
-    def traffic(self, cost: Cost, algorithm: Algorithm) -> Cost:
-        """See `Backend.traffic`."""
-        return cost
 
 
 UNDRAWN = "an algorithm that looks at Client.pick must say so: draws = True, got draws = False"

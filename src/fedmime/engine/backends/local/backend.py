@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.algorithm import Message
 from fedmime.compilation import prepare
-from fedmime.engine.backends.backend import Answer, ClientMessages, Problem, Simulated, Totals, Work
+from fedmime.engine.backends.backend import Answer, Backend, ClientMessages, Problem, Totals, Work
 from fedmime.engine.backends.local import programs
 from fedmime.engine.backends.local.devices import REPLICATED, SHARDED, add_parts, lanes, mesh, replicate, shard
 from fedmime.engine.backends.local.layout import Layout, Loaded, Tables, in_words
@@ -25,7 +25,6 @@ from fedmime.engine.backends.specification import Expected
 from fedmime.engine.cohort import Cohort, Columns, first_column
 from fedmime.engine.contract import check_metrics, example_metrics
 from fedmime.engine.intake import Intake
-from fedmime.engine.memory import ClientMemory
 from fedmime.errors import ConfigError
 from fedmime.vector import Vector, nbytes
 
@@ -66,7 +65,7 @@ class Laid(NamedTuple):
     """Whether the loss draws random numbers."""
 
 
-class LocalBackend(Simulated):
+class LocalBackend(Backend):
     """Clients as compiled loops, spread over the local devices.
 
     Args:
@@ -90,7 +89,6 @@ class LocalBackend(Simulated):
         expected: Expected | None = None,
     ) -> None:
         prepare()
-        self.memory: ClientMemory | None = None
         self.problem, self._model, self._intake, self._drift = problem, model, intake, drift
         self._mesh = mesh(devices)
         self.layout = in_words(self._mesh.size)
@@ -144,9 +142,6 @@ class LocalBackend(Simulated):
         padded = {name: column[np.minimum(np.arange(width), n - 1)] for name, column in batch.items()}
         found = jax.device_get(_metrics(self.problem, replicate(params, self._mesh), padded, self._mesh))
         return jax.tree.map(lambda values: values[:n], found)
-
-    def close(self) -> None:
-        """See `Backend.close`. Memory of the devices is freed with the back end itself."""
 
     def _gradients(self, work: Work, laid: Laid, points: tuple[Vector, ...], bound: Any) -> tuple[Any, Any, Any]:
         """The gradients of `Answer`, their share, and how many clients were not clipped."""

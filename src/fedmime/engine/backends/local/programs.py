@@ -94,8 +94,8 @@ def gradients(
         if aggregator.by_client:
             sums, scalars, recorded, refused, messages = _by_client(aggregator, lane, points, hows, recorded, bound)
         else:
-            given = zip(points, repeat(whole(lane)), hows, recorded, strict=False)
-            sums, recorded = zip(*(full_gradient(lane, *each) for each in given), strict=True)
+            asked = zip(points, repeat(whole(lane)), hows, recorded, strict=False)
+            sums, recorded = zip(*(full_gradient(lane, *each) for each in asked), strict=True)
             scalars, refused, messages = jnp.zeros(2), (), ()
         at_anchor = () if options.anchor is None else recorded[options.anchor]
         return (tuple(sums), scalars), Gathered(refused, messages, recorded=at_anchor)

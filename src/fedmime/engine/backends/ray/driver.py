@@ -17,7 +17,7 @@ import numpy as np
 
 from fedmime import named
 from fedmime.algorithms.algorithm import Message
-from fedmime.engine.backends.backend import Answer, Problem, Simulated, Work
+from fedmime.engine.backends.backend import Answer, Backend, Problem, Work
 from fedmime.engine.backends.local.backend import LocalBackend, check_messages
 from fedmime.engine.backends.local.layout import in_words
 from fedmime.engine.backends.ray import crew, dispatch
@@ -29,7 +29,6 @@ from fedmime.engine.backends.ray.worker import Ask, MemoryFile, Slots, Task
 from fedmime.engine.backends.specification import Needs
 from fedmime.engine.cohort import Cohort
 from fedmime.engine.intake import Intake
-from fedmime.engine.memory import ClientMemory
 from fedmime.errors import ConfigError
 from fedmime.runs.disk_memory import DiskMemory
 from fedmime.runs.notes import notes
@@ -54,7 +53,7 @@ class _Round:
         self.new: dict[int, Any] = {}  # by client, such values that came here
 
 
-class RayBackend(Simulated):
+class RayBackend(Backend):
     """Clients in parts. Workers are started when the first round needs them.
 
     Args:
@@ -66,7 +65,6 @@ class RayBackend(Simulated):
     """
 
     def __init__(self, problem: Problem, model: Any, needs: Needs, options: Options, parts: int) -> None:
-        self.memory: ClientMemory | None = None
         self.problem, self._model, self._needs, self._options, self._parts = problem, model, needs, options, parts
         self.layout = in_words(options.cores, parts)
         self._intake = needs.intake or Intake(problem.check)
