@@ -132,18 +132,12 @@ def _sent(work: Work, info: Info, cost: Cost) -> tuple[int, int]:
     """Bytes that the whole cohort receives and sends in a round: (down, up). Pooled training communicates nothing."""
     if work.algorithm.pooled:
         return 0, 0
-    everyone, training, probing = (
-        len(part) for part in (work.cohort.members, work.cohort.training, work.cohort.probing)
-    )
     if info.primed and cost.prime is not None:
+        probing = len(work.cohort.probing)
         return probing * cost.prime.down, probing * cost.prime.up
-    if cost.gradient is None:
-        return everyone * cost.update.down, everyone * cost.update.up
-    asked = everyone - training
-    return (
-        training * cost.update.down + asked * cost.gradient.down,
-        training * cost.update.up + asked * cost.gradient.up,
-    )
+    training, update = len(work.cohort.training), cost.update
+    others, gradient = len(work.cohort.members) - training, update if cost.gradient is None else cost.gradient
+    return training * update.down + others * gradient.down, training * update.up + others * gradient.up
 
 
 def _given_up(rows: list[dict[str, Any]], info: Info, gate: Gate) -> str | None:
@@ -152,9 +146,7 @@ def _given_up(rows: list[dict[str, Any]], info: Info, gate: Gate) -> str | None:
     A run is given up when the last `gate.patience` rounds were all abandoned. An abandoned round without clients does
     not count: that nobody was available is no sign of divergence.
     """
-    lost = (
-        [bool(row["abandoned"] and row["clients"]) for row in rows[-(gate.patience - 1) :]] if gate.patience > 1 else []
-    )
-    if len(lost) < gate.patience - 1 or not all([*lost, info.abandoned and info.clients]):
+    lost = [row["abandoned"] and row["clients"] for row in rows[-gate.patience :]] + [info.abandoned and info.clients]
+    if len(lost) < gate.patience or not all(lost[-gate.patience :]):
         return None
     return f"{gate.patience} rounds in a row gave no finite or bounded model, the last of them round {info.round}"
