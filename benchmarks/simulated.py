@@ -119,7 +119,7 @@ def _switched_off(names: Sequence[str], problem: Any) -> Any:
     """The problem, after kernels and mechanisms of these names were switched off in this process."""
     if not names:
         return problem
-    from fedmime.engine.backends.local import client, dispatch, gradients, pool, programs
+    from fedmime.engine.backends.local import backend, client, gradients, pool, programs
     from fedmime.kernels import ops
 
     loop = importlib.import_module("fedmime.engine.simulate")
@@ -129,7 +129,7 @@ def _switched_off(names: Sequence[str], problem: Any) -> Any:
         client.lazy = gradients.lazy = lambda carry: carry
         ops.adds_outer = lambda *_: False
     if "cache" in names:
-        dispatch.CACHE_BYTES = 0
+        backend.CACHE_BYTES = 0
     if "pool" in names:
         pool.MOST_RESIDENT_BYTES = 0
     if "first_step" in names:

@@ -46,7 +46,8 @@ def page() -> str:
     parts.append(_heading("fedmime.validation"))
     parts += [_directive(f"fedmime.validation.{name}", getattr(validation, name)) for name in RANGES]
     parts += [_heading("Interfaces"), *(_directive(place, _found(place)) for place in INTERFACES)]
-    parts += [f".. automodule:: {name}\n   :members:\n" for name in BESIDE]
+    # `Gate` is documented once, where users reach it.
+    parts += [f".. automodule:: {name}\n   :members:\n   :exclude-members: {', '.join(top)}\n" for name in BESIDE]
     return "\n".join(parts)
 
 

@@ -2,7 +2,7 @@
 
 Each check of an argument raises a one-line `ConfigError` or returns the value in a normal form. Their first arguments
 are the name of the function that was called (`owner`) and of its argument (`name`), for the message. The checks of
-columns return sentences; `fedmime data verify` and runs use the same ones, so that they judge and word the same
+columns return sentences; `fedmime data verify` and runs use the same ones, so that they find and word the same
 findings alike.
 """
 

@@ -18,7 +18,7 @@ from fedmime.aggregation import wire
 from fedmime.aggregation.aggregator import sender_of
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
 from fedmime.aggregation.gate import Reason
-from fedmime.engine.backends.local import dispatch
+from fedmime.engine.backends.local import backend as local
 from fedmime.engine.backends.local.layout import Layout
 from fedmime.engine.backends.specification import Local
 from fedmime.engine.sampling import Schedule
@@ -55,7 +55,7 @@ def test_numbers_beside_vectors_are_finite_and_not_bounded() -> None:
     """A count of steps is no length: it must not make an update too long, whatever the bound."""
     update, message = Vector({"w": jnp.full(3, 0.5)}), g.chain(g.mean())
     verdicts = [
-        int(message.judge(received, UPDATE, 1.0))
+        int(message.reason_of(received, UPDATE, 1.0))
         for received in (
             ((update, jnp.asarray(1e6)), ()),
             ((update, jnp.asarray(jnp.nan)), ()),
@@ -231,5 +231,5 @@ def test_clients_own_gradients_sum_to_that_of_the_union(way: str, fact) -> None:
 
 @pytest.mark.parametrize("way", WAVES)
 def test_the_same_in_several_waves(way: str, fact, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "WAVE_BYTES", 300)
+    monkeypatch.setattr(local, "WAVE_BYTES", 300)
     _agrees(way, fact)

@@ -12,7 +12,7 @@ import pytest
 
 import fedmime as fm
 from engine.setting import PROBLEM, a, o, population, same
-from fedmime.engine.backends.local import dispatch
+from fedmime.engine.backends.local import backend as local
 
 g = fm.aggregation
 LOGISTIC = fm.models.logistic((8, 8, 1), 10)
@@ -94,9 +94,9 @@ def test_attackers_that_send_nan_are_refused_and_counted() -> None:
 def test_replies_that_do_not_fit_are_refused_before_anything_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     clients = population((5, 3, 8, 4))
     before = fm.simulate(a.fedavg(0.1), PROBLEM, clients, 1, 4, aggregation=g.median())
-    monkeypatch.setattr(dispatch, "KEPT_BYTES", 4 * 15 * 8)  # four models fit, and no more
+    monkeypatch.setattr(local, "MESSAGE_BYTES", 4 * 15 * 8)  # four models fit, and no more
     assert same(fm.simulate(a.fedavg(0.1), PROBLEM, clients, 1, 4, aggregation=g.median()).params, before.params)
-    monkeypatch.setattr(dispatch, "KEPT_BYTES", 4 * 15 * 8 - 1)
+    monkeypatch.setattr(local, "MESSAGE_BYTES", 4 * 15 * 8 - 1)
     with pytest.raises(fm.ConfigError) as refusal:
         fm.simulate(a.fedavg(0.1), PROBLEM, clients, 1, 4, aggregation=g.median())
     words = "aggregation: Median keeps the messages of all 4 clients, 480 bytes; accepted are at most 479"

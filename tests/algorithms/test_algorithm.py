@@ -14,7 +14,8 @@ from engine.setting import PROBLEM, close, columns, model
 from fedmime import backends
 from fedmime.algorithms import Algorithm, Client, Replies, Reply
 from fedmime.algorithms.abstract import anchor_of
-from fedmime.engine.round import play, work_of
+from fedmime.engine.round import play
+from fedmime.engine.work import work_of
 from fedmime.hyperparameters import Value, checked, number, recipe, static
 from fedmime.validation import POSITIVE
 from fedmime.vector import Vector, zeros

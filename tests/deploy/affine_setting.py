@@ -17,12 +17,12 @@ from fedmime.deploy.kept import DiskShelf
 from fedmime.deploy.messages import NEVER, NOTHING, POINTS, Answer, Ask, Hello, opened, packed
 from fedmime.deploy.protocol import Node, unpack
 from fedmime.deploy.rule import Signature
-from fedmime.engine.backends.backend import Figures, Work
+from fedmime.engine.backends.backend import Scalars, Work
 from fedmime.engine.backends.reference import ReferenceBackend
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import RamMemory
-from fedmime.engine.round import run_key, work_of
 from fedmime.engine.sampling import Schedule
+from fedmime.engine.work import run_key, work_of
 from fedmime.hyperparameters import at_round
 from fedmime.vector import Vector
 from fedmime.version import exact
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
     gradient: np.ndarray
     send: np.ndarray
     add: np.ndarray
-    figures: np.ndarray
+    scalars: np.ndarray
     """Steps, the sum of losses and the sum of squared distances."""
 
 
@@ -90,8 +90,8 @@ def by_reference(before: Round) -> Outcome:
     answer = backend.ask(_work(before), before.algorithm.points(before.server), before.message)
     assert not answer.refused()
     assert answer.totals is not None
-    figures = Figures(*answer.totals.figures)
-    facts = np.array([figures.steps, figures.loss, figures.drift], float)
+    scalars = Scalars(*answer.totals.scalars)
+    facts = np.array([scalars.steps, scalars.loss, scalars.drift], float)
     return Outcome(flat(answer.gradients), flat(answer.totals.send), flat(answer.totals.add), facts)
 
 
@@ -147,7 +147,7 @@ def flat(tree: Any) -> np.ndarray:
 
 
 def error(ours: Outcome, expected: Outcome, least: float = 1e-30) -> float:
-    """The largest difference in units of the largest number, over gradients, updates and figures.
+    """The largest difference in units of the largest number, over gradients, updates and scalars.
 
     Args:
         least: the smallest unit. In single precision it is one, the order of the weights: their rounding shows in an

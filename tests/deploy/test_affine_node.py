@@ -63,22 +63,22 @@ def test_kept_values_are_those_of_the_round_that_the_server_names(tmp_path: Path
     shelf, (request,) = DiskShelf(tmp_path / RUN), asks(SCAFFOLD)
     assert _asked(_node(tmp_path), request).kind == "answer"
     assert sorted(shelf.rounds()) == [1, 3]
-    _asked(_node(tmp_path), request, round=5, kept=1)  # round 3 was abandoned, and the node started again
+    _asked(_node(tmp_path), request, round=5, kept_from=1)  # round 3 was abandoned, and the node started again
     assert sorted(shelf.rounds()) == [1, 5]
-    _asked(_node(tmp_path), request, round=6, kept=5, since=4)  # the server may go back to round 4
+    _asked(_node(tmp_path), request, round=6, kept_from=5, since=4)  # the server may go back to round 4
     assert sorted(shelf.rounds()) == [1, 5, 6]
-    _asked(_node(tmp_path), request, round=9, kept=6, since=7)
+    _asked(_node(tmp_path), request, round=9, kept_from=6, since=7)
     assert sorted(shelf.rounds()) == [6, 9]
 
 
 def test_a_value_that_is_missing_is_not_replaced_by_zeros(tmp_path: Path) -> None:
-    reply = _asked(_node(tmp_path), asks(SCAFFOLD)[0], kept=1)
+    reply = _asked(_node(tmp_path), asks(SCAFFOLD)[0], kept_from=1)
     assert (reply.kind, reply.fields["reason"]) == ("refusal", "failed")
     assert "this client no longer has what it kept in round 1" in reply.fields["words"]
 
 
 def test_a_client_that_was_never_seen_starts_from_zeros() -> None:
-    assert _asked(_node(), asks(SCAFFOLD)[0], kept=-1).kind == "answer"
+    assert _asked(_node(), asks(SCAFFOLD)[0], kept_from=-1).kind == "answer"
 
 
 TRAIN = asks(MIME)[1]
@@ -134,11 +134,11 @@ def test_a_round_that_is_over_stays_over_and_keeps_what_is_newer(tmp_path: Path)
     node, (request,), shelf = _node(tmp_path), asks(SCAFFOLD), DiskShelf(tmp_path / RUN)
     assert _asked(node, request, round=5).kind == "answer"
     assert sorted(shelf.rounds()) == [1, 5]
-    late = _asked(node, request, round=4, kept=-1)
+    late = _asked(node, request, round=4, kept_from=-1)
     assert (late.kind, late.fields["reason"]) == ("refusal", "round")
     assert "round 4 is over; this client is in round 5" in late.fields["words"]
     assert sorted(shelf.rounds()) == [1, 5]
-    assert _asked(node, request, round=6, kept=2).kind == "refusal"  # of which there is none
+    assert _asked(node, request, round=6, kept_from=2).kind == "refusal"  # of which there is none
     assert sorted(shelf.rounds()) == [1, 5]
     node.answer(greeting(SCAFFOLD))
     assert _asked(node, request, round=4).kind == "answer"

@@ -71,5 +71,5 @@ def test_cohorts_are_drawn_by_the_fleets_own_seed() -> None:
         for seed in (0, 1, 1)
     ]
     assert drawn[0] != drawn[1] == drawn[2]
-    own = schedule.participation.draw(np.ones(50, int), 5, 0, 3).kept
+    own = schedule.participation.draw(np.ones(50, int), 5, 0, 3).in_time
     assert drawn[0] == own.tolist()

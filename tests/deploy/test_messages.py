@@ -80,7 +80,7 @@ def test_what_is_packed_is_opened(message: Message) -> None:
         (EXAMPLES[3], {"arrays": [[0, True]]}),
         (EXAMPLES[3], {"arrays": [[0, -1]] * 5000}),
         (EXAMPLES[3], {"norms": [1.0]}),
-        (EXAMPLES[3], {"kept": -2}),
+        (EXAMPLES[3], {"kept_from": -2}),
         (EXAMPLES[5], {"round": 2**31}),
         (EXAMPLES[5], {"loss": 10**400}),
         (EXAMPLES[5], {"loss": "0.1"}),

@@ -185,17 +185,17 @@ def test_what_a_client_kept_is_asked_for_by_its_round(tmp_path: Path) -> None:
     assert isinstance(_said(node, _hello(scaffold)), Profile)
     first = node.answer(packed(ask, payload))
     assert answered(first) is not None
-    missing = _said(node, ask._replace(round=1, kept=5), payload)
+    missing = _said(node, ask._replace(round=1, kept_from=5), payload)
     assert "kept in round 5" in missing.words
-    second = ask._replace(round=2, kept=0)
+    second = ask._replace(round=2, kept_from=0)
     reply = node.answer(packed(second, payload))
     assert answered(reply) is not None
     anew = _node(scaffold, state=tmp_path)  # the process was started again, and so was the server
     _said(anew, _hello(scaffold))
     assert anew.answer(packed(second, payload)) == reply
-    assert isinstance(_said(anew, ask._replace(round=3, kept=2, since=3), payload), Answer)
+    assert isinstance(_said(anew, ask._replace(round=3, kept_from=2, since=3), payload), Answer)
     assert sorted(path.name for path in (tmp_path / RUN).iterdir()) == ["2.kept", "3.kept"]
-    assert "kept in round 0" in _said(anew, ask._replace(round=4, kept=0), payload).words
+    assert "kept in round 0" in _said(anew, ask._replace(round=4, kept_from=0), payload).words
 
 
 def test_norms_that_adapt_are_part_of_the_request() -> None:

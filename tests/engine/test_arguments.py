@@ -9,7 +9,7 @@ from engine.setting import PROBLEM, a, columns, model, o, population
 from fedmime.aggregation.aggregator import PLAIN
 from fedmime.engine.arguments import blank_memory, check_round, check_run, intake_of, schedule_of
 from fedmime.engine.cohort import Cohort
-from fedmime.engine.round import remembered
+from fedmime.engine.memory import remembered
 from fedmime.engine.sampling import Schedule
 from fedmime.errors import ConfigError, DataError
 

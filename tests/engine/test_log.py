@@ -9,11 +9,13 @@ import pytest
 
 from engine.setting import a, columns, model, o
 from fedmime.aggregation.communication import Cost, Traffic
+from fedmime.aggregation.gate import Gate
 from fedmime.algorithms.abstract import anchor_of
 from fedmime.engine.backends.backend import Work
 from fedmime.engine.cohort import Cohort
 from fedmime.engine.log import Log
-from fedmime.engine.round import Gate, Info, work_of
+from fedmime.engine.round import Info
+from fedmime.engine.work import work_of
 from fedmime.errors import ConfigError, Diverged, Stopped
 from fedmime.runs.directory import BEST
 

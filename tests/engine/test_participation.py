@@ -13,7 +13,7 @@ SIZES = np.array([5, 0, 3, 8, 1, 9, 2, 4, 0, 6] * 20)
 @pytest.mark.parametrize("sampler", ["uniform", "by_size", "with_replacement", "diurnal"])
 def test_draws_are_functions_of_seed_and_round_and_leave_out_empty_clients(sampler: str) -> None:
     who = Participation(sampler, drop_out=0.2, over_selection=1.3)
-    first, again, other = (who.draw(SIZES, 10, 1, t).kept for t in (4, 4, 5))
+    first, again, other = (who.draw(SIZES, 10, 1, t).in_time for t in (4, 4, 5))
     assert first.tolist() == again.tolist() != other.tolist()
     assert (SIZES[first] > 0).all()
 
@@ -21,13 +21,13 @@ def test_draws_are_functions_of_seed_and_round_and_leave_out_empty_clients(sampl
 def test_poisson_cohorts_leave_out_empty_clients_and_lose_nobody_but_by_drop_out() -> None:
     whole, lossy = Participation("poisson"), Participation("poisson", drop_out=0.2)
     for t in range(30):
-        asked, drawn = whole.draw(SIZES, 40, 1, t).kept, lossy.draw(SIZES, 40, 1, t)
+        asked, drawn = whole.draw(SIZES, 40, 1, t).in_time, lossy.draw(SIZES, 40, 1, t)
         assert (SIZES[asked] > 0).all()
-        assert sorted(asked) == sorted([*drawn.kept, *drawn.dropped])
+        assert sorted(asked) == sorted([*drawn.in_time, *drawn.dropped])
         assert not len(drawn.late)
-    assert np.mean([len(whole.draw(SIZES, 40, 1, t).kept) > 40 for t in range(100)]) > 0.3
+    assert np.mean([len(whole.draw(SIZES, 40, 1, t).in_time) > 40 for t in range(100)]) > 0.3
     again, other = lossy.draw(SIZES, 40, 1, 29), lossy.draw(SIZES, 40, 1, 30)
-    assert drawn.kept.tolist() == again.kept.tolist() != other.kept.tolist()
+    assert drawn.in_time.tolist() == again.in_time.tolist() != other.in_time.tolist()
 
 
 def test_runs_take_poisson_cohorts() -> None:
@@ -37,7 +37,7 @@ def test_runs_take_poisson_cohorts() -> None:
 
 def test_over_selection_meets_the_target_at_ten_percent_drop_out() -> None:
     who = Participation(drop_out=0.1, over_selection=1.3)
-    reached = [len(who.draw(SIZES, 50, 0, t).kept) for t in range(200)]
+    reached = [len(who.draw(SIZES, 50, 0, t).in_time) for t in range(200)]
     assert np.mean(np.array(reached) == 50) > 0.95
 
 

@@ -100,12 +100,12 @@ def test_over_selection_meets_the_target_at_ten_percent_drop_out() -> None:
     for t in range(200):
         asked = samplers.uniform(5000, samplers.over_selected(50), 1, t)
         result = samplers.reports(asked, 50, 0.1, 1, t)
-        assert sorted([*result.kept, *result.late, *result.dropped]) == sorted(asked)
-        assert len(result.kept) <= 50
-        met += len(result.kept) == 50
+        assert sorted([*result.in_time, *result.late, *result.dropped]) == sorted(asked)
+        assert len(result.in_time) <= 50
+        met += len(result.in_time) == 50
     assert met >= 195
-    assert len(samplers.reports(np.arange(10), 5, 1.0, 0, 0).kept) == 0
-    assert len(samplers.reports(np.arange(0), 5, 0.5, 0, 0).kept) == 0
+    assert len(samplers.reports(np.arange(10), 5, 1.0, 0, 0).in_time) == 0
+    assert len(samplers.reports(np.arange(0), 5, 0.5, 0, 0).in_time) == 0
 
 
 def test_a_clients_luck_does_not_depend_on_the_others() -> None:

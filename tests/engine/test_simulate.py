@@ -79,20 +79,6 @@ def test_no_batch_size_means_all_examples() -> None:
     assert same(runs[0].params, runs[1].params)
 
 
-def test_clients_without_examples_are_never_drawn() -> None:
-    drawn = [m.client for t in range(50) for m in _schedule().cohort(a.fedavg(ETA), CLIENTS, t).members]
-    assert set(drawn) == {i for i, n in enumerate(SIZES) if n}
-    assert _schedule().cohort(a.fedavg(ETA), CLIENTS, 0).population == ALL
-
-
-def test_split_cohorts_are_disjoint_halves() -> None:
-    for t in range(20):
-        cohort = _schedule().cohort(a.mime(o.momentum(), ETA, split=True), CLIENTS, t)
-        trainers, others = ({m.client for m in group} for group in (cohort.training, cohort.probing))
-        assert len(trainers) == len(others) == 2
-        assert not trainers & others
-
-
 def test_split_cohorts_train_one_half_and_ask_the_other() -> None:
     """With split cohorts MimeLite's model moves by the first half only and its statistics by the second."""
     algorithm = a.mime_lite(o.momentum(0.5), ETA, split=True)
@@ -109,25 +95,6 @@ def test_split_cohorts_train_one_half_and_ask_the_other() -> None:
 
     close(run.params, {k: v - ETA * 0.5 * mean(trainers)[k] for k, v in model().items()})
     close(run.state.server.s.tree, {k: 0.5 * v for k, v in mean(others).items()})
-
-
-def test_centralized_draws_examples_independently() -> None:
-    """As many as an average cohort has, each example equally likely, with repetition."""
-    clients = population([1, 2, 5, 12])
-    algorithm, schedule = a.centralized(o.sgd(), ETA), _schedule(cohort_size=2)
-    everything = np.concatenate([clients.client_at(i)["x"][:, 0] for i in range(4)])
-    drawn = []
-    for t in range(300):
-        cohort = schedule.cohort(algorithm, clients, t)
-        assert [m.size for m in cohort.members] == [10]
-        rows = cohort.source.batches(0).rows
-        assert sorted(rows[:2].ravel().tolist() + rows[2, :2].tolist()) == list(range(10))
-        drawn.append(cohort.source.examples(0)["x"][:, 0])
-    assert any(len(set(one)) < len(one) for one in drawn)
-    found = (np.concatenate(drawn)[:, None] == everything).sum(axis=0)
-    expected = 300 * 10 / len(everything)
-    assert found.sum() == 300 * 10
-    assert float(((found - expected) ** 2 / expected).sum()) < 43.8  # the 0.1 % point with 19 degrees of freedom
 
 
 def test_centralized_steps_through_its_draws() -> None:

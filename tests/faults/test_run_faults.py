@@ -171,7 +171,7 @@ def test_17_counts_that_are_no_whole_numbers(value: str, tmp_path: Path, capsys)
 
 def test_17_over_selection_asks_nobody_twice() -> None:
     drawn = fm.Participation(over_selection=1.3, drop_out=0.1).draw(np.full(50, 7), 45, 0, 0)
-    asked = [*drawn.kept, *drawn.late, *drawn.dropped]
+    asked = [*drawn.in_time, *drawn.late, *drawn.dropped]
     assert len(asked) == len(set(asked)) == 50
 
 

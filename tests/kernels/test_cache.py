@@ -29,13 +29,13 @@ class Builds:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the kernels, with a library in it."""
     monkeypatch.setenv("FEDMIME_CACHE", str(tmp_path / "cache"))
-    assert cache.kept(NAME, Builds()) == (OURS, str(tmp_path / "cache" / "native" / NAME))
+    assert cache.library(NAME, Builds()) == (OURS, str(tmp_path / "cache" / "native" / NAME))
     return tmp_path / "cache" / "native"
 
 
 def test_a_library_is_built_once_and_left_whole(folder: Path) -> None:
     build = Builds()
-    assert cache.kept(NAME, build)[0] == OURS
+    assert cache.library(NAME, build)[0] == OURS
     assert build.count == 0
     assert [path.name for path in folder.parent.rglob("*") if path.is_file()] == [NAME]
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -48,7 +48,7 @@ def test_what_does_not_match_its_digest_is_built_again(content: bytes, folder: P
     (folder / NAME).write_bytes(content)
     for builds in (1, 0):  # and is whole from then on
         build = Builds()
-        assert cache.kept(NAME, build)[0] == OURS
+        assert cache.library(NAME, build)[0] == OURS
         assert build.count == builds
 
 
@@ -100,7 +100,7 @@ def test_without_a_folder_of_its_own_nothing_is_read_or_kept(harm, folder: Path,
     planted = (folder / NAME).read_bytes()
     harm(folder, monkeypatch)
     build = Builds()
-    assert cache.kept(NAME, build) == (OURS, "built for this process alone")
+    assert cache.library(NAME, build) == (OURS, "built for this process alone")
     assert build.count == 1
     assert caplog.text.count("compiled kernels are not kept") == 1
     if (folder / NAME).exists():
@@ -111,7 +111,7 @@ def test_without_a_folder_of_its_own_nothing_is_read_or_kept(harm, folder: Path,
 def test_a_file_that_others_write_to_is_built_again(mode: int, folder: Path) -> None:
     (folder / NAME).chmod(mode)
     build = Builds()
-    assert cache.kept(NAME, build)[0] == OURS
+    assert cache.library(NAME, build)[0] == OURS
     assert build.count == 1
     assert (folder / NAME).stat().st_mode & 0o777 == 0o644
 
@@ -120,7 +120,7 @@ def test_a_file_that_others_write_to_is_built_again(mode: int, folder: Path) -> 
 def test_a_strangers_file_is_built_again(folder: Path) -> None:
     os.chown(folder / NAME, STRANGER, STRANGER)
     build = Builds()
-    assert cache.kept(NAME, build)[0] == OURS
+    assert cache.library(NAME, build)[0] == OURS
     assert build.count == 1
 
 
@@ -128,7 +128,7 @@ def test_a_linked_file_is_built_again(folder: Path) -> None:
     (folder / NAME).rename(folder / "elsewhere")
     (folder / NAME).symlink_to(folder / "elsewhere")
     build = Builds()
-    assert cache.kept(NAME, build)[0] == OURS
+    assert cache.library(NAME, build)[0] == OURS
     assert build.count == 1
     assert not (folder / NAME).is_symlink()
 
@@ -138,7 +138,7 @@ def test_a_full_disk_keeps_nothing(folder: Path, monkeypatch, caplog) -> None:
         raise OSError("No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    assert cache.kept("another.so", Builds())[0] == OURS
+    assert cache.library("another.so", Builds())[0] == OURS
     assert "compiled kernels are not kept: No space left" in caplog.text
 
 

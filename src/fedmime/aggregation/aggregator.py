@@ -1,10 +1,10 @@
 """The aggregator of a run: what happens to messages between clients and the server's mean.
 
-A client encodes what it sends (`send`), the server decodes it (`receive`), judges it and combines the messages of the
-cohort. It is the same for updates and for full gradients. What the server broadcasts goes the other way, through a
-`Broadcaster`. Encoding and decoding are pure functions, so a simulated round and a deployed one share one text: in a
-simulation a message is encoded and decoded at once (`deliver`), inside the compiled loop. `chains.py` makes
-aggregators.
+A client encodes what it sends (`send`), the server decodes it (`receive`), judges it (`reason_of`) and combines the
+messages of the cohort. It is the same for updates and for full gradients. What the server broadcasts goes the other
+way, through a `Broadcaster`. Encoding and decoding are pure functions, so a simulated round and a deployed one share
+one text: in a simulation a message is encoded and decoded at once (`deliver`), inside the compiled loop. `chains.py`
+makes aggregators.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ class Aggregator:
         floats, rest, joined = _parted(received)  # clipped once more: decoding may have lengthened the message
         return joined(scaled(floats, self.clip_norm(sender.kind)), rest)
 
-    def judge(self, received: Any, kind: str, bound: Any) -> jax.Array:
-        """The gate's verdict on a message that was received, a `Reason` as a number.
+    def reason_of(self, received: Any, kind: str, bound: Any) -> jax.Array:
+        """Why the gate refuses a message that was received, a `Reason` as a number; zero if it is accepted.
 
         Args:
             received: a pytree of arrays. An update is a pair, `(Reply.send, Reply.add)`, of which the first is bounded
@@ -210,16 +210,16 @@ class Aggregator:
         """A client's message on its way to the server in a simulation: encoded, decoded and judged.
 
         It is done to each update, and to each gradient if `by_client`. In a deployment the client does `send`, and the
-        server `receive` and `judge`.
+        server `receive` and `reason_of`.
 
         Args:
-            message: a pytree of arrays, as `judge` expects it.
+            message: a pytree of arrays, as `reason_of` expects it.
             residual: what earlier encodings lost; see `send`.
             sender: who sends it.
             bound: the largest norm that the gate lets through.
         """
         received, residual = self.transmit(message, residual, sender)
-        reason = jnp.where(finite(residual), self.judge(received, sender.kind, bound), Reason.NOT_FINITE)
+        reason = jnp.where(finite(residual), self.reason_of(received, sender.kind, bound), Reason.NOT_FINITE)
         return Delivered(received, residual, reason, self.unclipped(message, sender))
 
     def unclipped(self, message: Any, sender: Sender) -> Any:

@@ -1,13 +1,14 @@
-"""The gate that every client's message passes before it is added to anything.
+"""The gate that every update passes: a client's message before it is added to anything, and the server's own step.
 
-A message that fails is left out of its mean, with a reason, and never costs the round. Simulated and deployed rounds
-judge messages by the same rule (`judge`). A deployed server first compares what it received with what it asked for, in
-`fedmime.deploy.replies`.
+Its limits are a `Gate`. A message that fails is left out of its mean, with a reason, and never costs the round.
+Simulated and deployed rounds judge messages by the same rule (`judge`). A deployed server first compares what it
+received with what it asked for, in `fedmime.deploy.replies`.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import enum
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +16,26 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fedmime.validation import POSITIVE, count, real
 from fedmime.vector import Vector, dot, finite
+
+
+@dataclasses.dataclass(frozen=True)
+class Gate:
+    """The limits of the gate: beyond which an update is refused, and a run is given up.
+
+    Args:
+        largest: an update of a client or of the server has exploded if it is longer than `largest * (1 + ‖x‖)`. An
+            exploded client is left out of the means; if the server's update has exploded, the round is abandoned.
+        patience: number of abandoned rounds in a row after which a run ends with `Diverged`.
+    """
+
+    largest: float = 1e3
+    patience: int = 3
+
+    def __post_init__(self) -> None:
+        real("gate", "largest", self.largest, POSITIVE)
+        count("gate", "patience", self.patience, least=1)
 
 
 class Reason(enum.IntEnum):

@@ -49,8 +49,8 @@ class TrimmedMean(Combiner):
         # 0.29 * 100 is slightly less than 29 in binary; and rounding must not trim everything.
         trimmed = jnp.floor(jnp.asarray(self.fraction, jnp.float32) * n.astype(jnp.float32) + 1e-4).astype(n.dtype)
         trimmed = jnp.clip(trimmed, 0, jnp.maximum(n - 1, 0) // 2)
-        kept = (places >= trimmed) & (places < n - trimmed)
-        return _mean_of(kept, _sorted(messages, weights))
+        inner = (places >= trimmed) & (places < n - trimmed)
+        return _mean_of(inner, _sorted(messages, weights))
 
 
 @recipe

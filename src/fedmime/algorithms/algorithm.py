@@ -51,8 +51,8 @@ class Client(Protocol):
     def grad_difference(self, y: Vector, x: Vector, batch: Batch) -> Vector:
         """∇fᵢ(y; ζ) − ∇fᵢ(x; ζ) on the same mini-batch ζ and with the same random numbers.
 
-        Where x is one of the algorithm's `points`, an engine may use what it kept of the full gradient at x instead of
-        computing the second gradient.
+        Where x is one of the algorithm's `points`, an engine may use what it recorded of the full gradient at x
+        instead of computing the second gradient.
         """
         ...
 

@@ -21,7 +21,6 @@ class Centralized(Tracking):
     statistics, and the server takes over both.
     """
 
-    base: BaseOptimizer
     eta: Value = number(POSITIVE)
     apply: str = static()
     gradient_rounds: int = static()

@@ -30,4 +30,4 @@ def diloco(
     Reference: Douillard et al., 2023, https://arxiv.org/abs/2311.08105
     """
     inner = base_optimizer("diloco", "client", adamw(weight_decay=0.1) if client is None else client)
-    return checked(LocalFedAvg(eta, inner, Nesterov(beta), eta_server, "lookahead"), "diloco")
+    return checked(LocalFedAvg(eta, Nesterov(beta), eta_server, "lookahead", inner), "diloco")

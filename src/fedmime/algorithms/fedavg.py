@@ -23,6 +23,7 @@ class FedAvgState(NamedTuple):
     s: Statistics  # of the server optimizer; clients never see it
 
 
+@recipe
 class ServerOptimized(Algorithm):
     """Algorithms that hand the cohort's mean movement Σ wᵢ (yᵢ − x) to a server optimizer, as a pseudo-gradient.
 
@@ -33,10 +34,10 @@ class ServerOptimized(Algorithm):
         apply: how the server optimizer is applied, `"lookahead"` or `"frozen"`.
     """
 
-    eta: Value
+    eta: Value = number(POSITIVE)
     optimizer: BaseOptimizer
-    eta_server: Value
-    apply: str
+    eta_server: Value = number(POSITIVE)
+    apply: str = static()
 
     def start(self, x: Vector) -> FedAvgState:
         return FedAvgState(x, self.optimizer.init(x))
@@ -66,11 +67,6 @@ class ServerOptimized(Algorithm):
 class FedAvg(ServerOptimized):
     """FedAvg as a recipe; `fedavg` explains its arguments. A local step is y ← y − η ∇fᵢ(y; ζ)."""
 
-    eta: Value = number(POSITIVE)
-    optimizer: BaseOptimizer
-    eta_server: Value = number(POSITIVE)
-    apply: str = static()
-
     def local(self, message: tuple[Vector], client: Client) -> Reply:
         (x,) = message
 
@@ -88,11 +84,7 @@ class LocalFedAvg(ServerOptimized):
     sᵢ begin anew in every round.
     """
 
-    eta: Value = number(POSITIVE)
     client: BaseOptimizer
-    optimizer: BaseOptimizer
-    eta_server: Value = number(POSITIVE)
-    apply: str = static()
 
     def local(self, message: tuple[Vector], client: Client) -> Reply:
         (x,) = message
@@ -133,7 +125,7 @@ def fedavg(
     options = server_options("fedavg", server, eta_server, apply)
     if client is None:
         return checked(FedAvg(eta, *options))
-    return checked(LocalFedAvg(eta, base_optimizer("fedavg", "client", client), *options), "fedavg")
+    return checked(LocalFedAvg(eta, *options, base_optimizer("fedavg", "client", client)), "fedavg")
 
 
 def server_options(

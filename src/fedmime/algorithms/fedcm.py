@@ -6,9 +6,9 @@ from typing import ClassVar, NamedTuple
 
 from fedmime.algorithms.algorithm import Client, Replies, Reply
 from fedmime.algorithms.fedavg import ServerOptimized, server_options
-from fedmime.hyperparameters import Number, Value, checked, number, recipe, static
+from fedmime.hyperparameters import Number, Value, checked, number, recipe
 from fedmime.optimizers import BaseOptimizer, Statistics
-from fedmime.validation import POSITIVE, SHARE
+from fedmime.validation import SHARE
 from fedmime.vector import Vector, zeros
 
 
@@ -26,11 +26,7 @@ class FedCM(ServerOptimized):
 
     counts_steps: ClassVar[bool] = True
 
-    eta: Value = number(POSITIVE)
     alpha: Value = number(SHARE)
-    optimizer: BaseOptimizer
-    eta_server: Value = number(POSITIVE)
-    apply: str = static()
 
     def start(self, x: Vector) -> FedCMState:
         return FedCMState(x, self.optimizer.init(x), zeros(x))
@@ -71,4 +67,4 @@ def fedcm(
 
     Reference: Xu et al., 2021, https://arxiv.org/abs/2106.10874
     """
-    return checked(FedCM(eta, alpha, *server_options("fedcm", server, eta_server, apply)))
+    return checked(FedCM(eta, *server_options("fedcm", server, eta_server, apply), alpha))

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from fedmime.algorithms.algorithm import Client, Replies, Reply
 from fedmime.algorithms.fedavg import ServerOptimized, server_options
-from fedmime.hyperparameters import Number, Value, checked, number, recipe, static
+from fedmime.hyperparameters import Number, Value, checked, number, recipe
 from fedmime.optimizers import BaseOptimizer, Statistics
 from fedmime.validation import POSITIVE
 from fedmime.vector import Vector, zeros
@@ -22,11 +22,7 @@ class FedDynState(NamedTuple):
 class FedDyn(ServerOptimized):
     """FedDyn as a recipe; `feddyn` explains its arguments. A local step is y ← y − η (∇fᵢ(y; ζ) − hᵢ + α (y − x))."""
 
-    eta: Value = number(POSITIVE)
     alpha: Value = number(POSITIVE)
-    optimizer: BaseOptimizer
-    eta_server: Value = number(POSITIVE)
-    apply: str = static()
 
     def start(self, x: Vector) -> FedDynState:
         return FedDynState(x, self.optimizer.init(x), zeros(x))
@@ -66,4 +62,4 @@ def feddyn(
 
     Reference: Acar et al., 2021, https://arxiv.org/abs/2111.04263
     """
-    return checked(FedDyn(eta, alpha, *server_options("feddyn", server, eta_server, apply)))
+    return checked(FedDyn(eta, *server_options("feddyn", server, eta_server, apply), alpha))

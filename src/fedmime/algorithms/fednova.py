@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from fedmime.algorithms.algorithm import Client, Replies, Reply
 from fedmime.algorithms.fedavg import FedAvgState, ServerOptimized, server_options
 from fedmime.errors import ConfigError
-from fedmime.hyperparameters import Number, Value, checked, number, recipe, static
+from fedmime.hyperparameters import Number, Value, checked, number, recipe
 from fedmime.optimizers import BaseOptimizer, sgd
 from fedmime.optimizers.base import base_optimizer
 from fedmime.optimizers.momentum import Momentum
 from fedmime.optimizers.sgd import SGD
-from fedmime.validation import NON_NEGATIVE, POSITIVE, quote
+from fedmime.validation import NON_NEGATIVE, quote
 from fedmime.vector import Vector
 
 
@@ -24,12 +24,8 @@ class FedNova(ServerOptimized):
     The movement of a client is x − yᵢ = η Σₖ aᵢₖ ∇fᵢ(yₖ; ζₖ) with weights aᵢₖ that its optimizer determines.
     """
 
-    eta: Value = number(POSITIVE)
     mu: Value = number(NON_NEGATIVE)
     client: BaseOptimizer
-    optimizer: BaseOptimizer
-    eta_server: Value = number(POSITIVE)
-    apply: str = static()
 
     def local(self, message: tuple[Vector], client: Client) -> Reply:
         (x,) = message
@@ -82,4 +78,4 @@ def fednova(
     if type(inner) not in (SGD, Momentum):
         words = "fm.optimizers.sgd() or momentum(…), whose weights of gradients are known"
         raise ConfigError(f"fednova: client must be {words}, got {quote(inner)}")
-    return checked(FedNova(eta, mu, inner, *server_options("fednova", server, eta_server, apply)))
+    return checked(FedNova(eta, *server_options("fednova", server, eta_server, apply), mu, inner))

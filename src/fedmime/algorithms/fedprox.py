@@ -2,9 +2,9 @@
 
 from fedmime.algorithms.algorithm import Client, Reply
 from fedmime.algorithms.fedavg import ServerOptimized, server_options
-from fedmime.hyperparameters import Number, Value, checked, number, recipe, static
+from fedmime.hyperparameters import Number, Value, checked, number, recipe
 from fedmime.optimizers import BaseOptimizer
-from fedmime.validation import NON_NEGATIVE, POSITIVE
+from fedmime.validation import NON_NEGATIVE
 from fedmime.vector import Vector
 
 
@@ -12,11 +12,7 @@ from fedmime.vector import Vector
 class FedProx(ServerOptimized):
     """FedProx as a recipe; `fedprox` explains its arguments. A local step is y ← y − η (∇fᵢ(y; ζ) + μ (y − x))."""
 
-    eta: Value = number(POSITIVE)
     mu: Value = number(NON_NEGATIVE)
-    optimizer: BaseOptimizer
-    eta_server: Value = number(POSITIVE)
-    apply: str = static()
 
     def local(self, message: tuple[Vector], client: Client) -> Reply:
         (x,) = message
@@ -42,4 +38,4 @@ def fedprox(
 
     Reference: Li et al., 2020, https://arxiv.org/abs/1812.06127
     """
-    return checked(FedProx(eta, mu, *server_options("fedprox", server, eta_server, apply)))
+    return checked(FedProx(eta, *server_options("fedprox", server, eta_server, apply), mu))

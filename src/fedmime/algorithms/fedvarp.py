@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 from fedmime.algorithms.algorithm import Client, Replies, Reply
 from fedmime.algorithms.fedavg import ServerOptimized, server_options
-from fedmime.hyperparameters import Number, Value, checked, number, recipe, static
+from fedmime.hyperparameters import Number, checked, recipe
 from fedmime.optimizers import BaseOptimizer, Statistics
-from fedmime.validation import POSITIVE
 from fedmime.vector import Vector, zeros
 
 
@@ -23,11 +22,6 @@ class FedVARPState(NamedTuple):
 @recipe
 class FedVARP(ServerOptimized):
     """FedVARP as a recipe; `fedvarp` explains its arguments. A local step is y ← y − η ∇fᵢ(y; ζ)."""
-
-    eta: Value = number(POSITIVE)
-    optimizer: BaseOptimizer
-    eta_server: Value = number(POSITIVE)
-    apply: str = static()
 
     def start(self, x: Vector) -> FedVARPState:
         return FedVARPState(x, self.optimizer.init(x), zeros(x))

@@ -8,7 +8,7 @@ from fedmime.algorithms.algorithm import Client, Replies, Reply
 from fedmime.algorithms.fedavg import ServerOptimized, server_options
 from fedmime.hyperparameters import Number, Value, checked, number, recipe, static
 from fedmime.optimizers import BaseOptimizer, Statistics
-from fedmime.validation import POSITIVE, UNIT, count
+from fedmime.validation import UNIT, count
 from fedmime.vector import Vector
 
 
@@ -24,11 +24,7 @@ class GHBMState(NamedTuple):
 class GHBM(ServerOptimized):
     """GHBM as a recipe; `ghbm` explains its arguments. A local step is y ← y − η ∇fᵢ(y; ζ) + (β / Kᵢ) m."""
 
-    eta: Value = number(POSITIVE)
     beta: Value = number(UNIT)
-    optimizer: BaseOptimizer
-    eta_server: Value = number(POSITIVE)
-    apply: str = static()
     tau: int = static()
 
     def start(self, x: Vector) -> GHBMState:
@@ -74,4 +70,4 @@ def ghbm(
     Reference: Zaccone et al., 2023, https://arxiv.org/abs/2311.18578
     """
     rounds = count("ghbm", "tau", tau, least=1)
-    return checked(GHBM(eta, beta, *server_options("ghbm", server, eta_server, apply), rounds))
+    return checked(GHBM(eta, *server_options("ghbm", server, eta_server, apply), beta, rounds))

@@ -29,6 +29,7 @@ class MimeMessage(NamedTuple):
     c: Vector | None  # mean of the full gradients at x; MimeLite does without
 
 
+@recipe
 class Tracking(Algorithm):
     """Algorithms whose server keeps a base optimizer's statistics of the cohort's mean full gradient."""
 
@@ -52,7 +53,6 @@ class Tracking(Algorithm):
 class Mime(Tracking):
     """Mime and MimeLite, with the server's statistics fixed during local steps or moved by each client (Loc-)."""
 
-    base: BaseOptimizer
     eta: Value = number(POSITIVE)
     eta_server: Value = number(POSITIVE)
     waits: bool = static()  # for c: Mime; MimeLite does not

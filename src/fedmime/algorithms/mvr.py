@@ -31,11 +31,12 @@ class MVRMessage(NamedTuple):
     c: Vector | None
 
 
+@recipe
 class MVR(Algorithm):
     """What all variants share: m tracks the gradient with its own past corrected."""
 
-    eta: Value
-    beta: Value
+    eta: Value = number(POSITIVE)
+    beta: Value = number(UNIT)
 
     def start(self, x: Vector) -> MVRState:
         return MVRState(x, x, zeros(x), None, None)
@@ -55,8 +56,6 @@ class MVR(Algorithm):
 class MimeMVR(MVR):
     """MimeMVR and, without c, MimeLiteMVR."""
 
-    eta: Value = number(POSITIVE)
-    beta: Value = number(UNIT)
     eta_server: Value = number(POSITIVE)
     waits: bool = static()  # for c: MimeMVR; MimeLiteMVR does not
     anchored: str = static()

@@ -4,9 +4,8 @@ from typing import NamedTuple
 
 from fedmime.algorithms.algorithm import Client, Replies, Reply
 from fedmime.algorithms.fedavg import ServerOptimized, server_options
-from fedmime.hyperparameters import Number, Value, checked, number, recipe, static
+from fedmime.hyperparameters import Number, checked, recipe
 from fedmime.optimizers import BaseOptimizer, Statistics
-from fedmime.validation import POSITIVE
 from fedmime.vector import Vector, zeros
 
 
@@ -21,11 +20,6 @@ class ScaffoldState(NamedTuple):
 @recipe
 class Scaffold(ServerOptimized):
     """SCAFFOLD as a recipe; `scaffold` explains its arguments. A local step is y ← y − η (∇fᵢ(y; ζ) − cᵢ + c)."""
-
-    eta: Value = number(POSITIVE)
-    optimizer: BaseOptimizer
-    eta_server: Value = number(POSITIVE)
-    apply: str = static()
 
     def start(self, x: Vector) -> ScaffoldState:
         return ScaffoldState(x, self.optimizer.init(x), zeros(x))

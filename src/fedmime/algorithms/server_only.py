@@ -13,7 +13,7 @@ from fedmime.algorithms.mvr import MVR, MVRState
 from fedmime.hyperparameters import Number, Value, checked, number, recipe, static
 from fedmime.optimizers import BaseOptimizer
 from fedmime.optimizers.base import application, takes_base
-from fedmime.validation import POSITIVE, UNIT, count
+from fedmime.validation import POSITIVE, count
 from fedmime.vector import Vector
 
 
@@ -21,7 +21,6 @@ from fedmime.vector import Vector
 class ServerOnly(Tracking):
     """The base optimizer on the server as a recipe: x ← x − η U(c, s), s ← V(c, s); see `server_only`."""
 
-    base: BaseOptimizer
     eta: Value = number(POSITIVE)
     apply: str = static()
     gradient_rounds: int = static()
@@ -36,8 +35,6 @@ class ServerOnly(Tracking):
 class ServerOnlyMVR(MVR):
     """Momentum-based variance reduction on the server as a recipe: x ← x − η mᵗ; see `server_only_mvr`."""
 
-    eta: Value = number(POSITIVE)
-    beta: Value = number(UNIT)
     gradient_rounds: int = static()
     local_steps: ClassVar[bool] = False
 

@@ -201,8 +201,8 @@ class AffineNode:
         def gradient(y: Arrays, k: int) -> tuple[float, Arrays]:
             return self._learner.gradient(y, rows[k, : counts[k]])
 
-        c_i = self._learner.take(_kept(shelf, ask.kept, model)) if rule.keeps else None
-        prune(shelf, ask.kept, ask.since)
+        c_i = self._learner.take(_kept(shelf, ask.kept_from, model)) if rule.keeps else None
+        prune(shelf, ask.kept_from, ask.since)
         trained = rule.train(x, len(counts), gradient, c_i, drift=hello.drift)
         if trained.kept is not None:
             shelf.write(ask.round, model.pack(self._learner.give(trained.kept)))

@@ -18,11 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedmime.aggregation.aggregator import Broadcaster
-from fedmime.aggregation.communication import Cost
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
 from fedmime.aggregation.gate import Reason
-from fedmime.algorithms.algorithm import Algorithm, Message
+from fedmime.algorithms.algorithm import Message
 from fedmime.deploy.affine import AffineDialect
 from fedmime.deploy.dialect import Dialect, JaxDialect, Offer
 from fedmime.deploy.fleet import Fleet
@@ -33,11 +31,10 @@ from fedmime.deploy.roster import Roster
 from fedmime.deploy.secret import Secret
 from fedmime.deploy.secure.options import SecureSum
 from fedmime.deploy.transport import Transport
-from fedmime.engine.backends.backend import Accepted, Answer, Figures, Problem, Work
-from fedmime.engine.backends.local.dispatch import LocalBackend
+from fedmime.engine.backends.backend import Accepted, Answer, Backend, Problem, Scalars, Work
+from fedmime.engine.backends.local.backend import LocalBackend
 from fedmime.engine.backends.specification import NO_NEEDS, Needs
 from fedmime.engine.intake import Intake
-from fedmime.engine.memory import ClientMemory
 from fedmime.engine.participation import Participation
 from fedmime.errors import ConfigError
 from fedmime.runs.directory import Saving
@@ -106,8 +103,8 @@ class Round:
         self.heard |= {client for client, reason in inbox.refused.items() if reason not in _SILENT}
 
 
-class DeployedBackend:
-    """Clients elsewhere; see `fedmime.engine.backends.backend.Backend`.
+class DeployedBackend(Backend):
+    """Clients elsewhere, who look at their own data; the transport belongs to the caller.
 
     Args:
         problem: for evaluations, which happen here.
@@ -119,8 +116,6 @@ class DeployedBackend:
     layout = "one client after another"
 
     def __init__(self, problem: Problem, model: Any, needs: Needs, options: Deployed) -> None:
-        self.memory: ClientMemory | None = None
-        self.broadcaster: Broadcaster | None = None
         self.problem, self._model, self._needs, self._options = problem, model, needs, options
         self._layout: Layout | None = None  # the same in all rounds
         self._round: Round | None = None
@@ -136,13 +131,6 @@ class DeployedBackend:
     def noise_key(self, key: jax.Array) -> jax.Array:
         """See `Backend.noise_key`. Clients know the round's key, so the noise follows from the server's secret."""
         return self._options.secret.noise_key(key)
-
-    def traffic(self, cost: Cost, algorithm: Algorithm) -> Cost:
-        """See `Backend.traffic`."""
-        return cost
-
-    def prepare(self, work: Work) -> None:
-        """See `Backend.prepare`. The data is elsewhere."""
 
     def ask(
         self, work: Work, points: tuple[Vector, ...] = (), message: Message | None = None, bound: Any = np.inf
@@ -167,13 +155,6 @@ class DeployedBackend:
     def metrics(self, params: Any, batch: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """See `Backend.metrics`. The server's test set is here, and so are its evaluations."""
         return self._here.metrics(params, batch)
-
-    def figures(self) -> Mapping[str, float]:
-        """See `Backend.figures`. What clients reported is in the answers."""
-        return {}
-
-    def close(self) -> None:
-        """See `Backend.close`. The transport belongs to the caller."""
 
     @functools.cached_property
     def _here(self) -> LocalBackend:
@@ -262,7 +243,7 @@ class DeployedBackend:
         """The request to a client, but for what belongs to a dialect."""
         member, prime = asked.member, work.round < work.algorithm.gradient_rounds
         pick = work.pick - member.before if work.algorithm.draws else -1
-        kept = NEVER if self.memory is None else int(self.memory.read([member.client])[0])
+        kept_from = NEVER if self.memory is None else int(self.memory.read([member.client])[0])
         norms = None
         if work.aggregator.adaptive:
             norms = float(work.aggregator.clip_norm(UPDATE)), float(work.aggregator.clip_norm(GRADIENT))
@@ -274,7 +255,7 @@ class DeployedBackend:
             (PRIME if prime else POINTS) if asked.gradients else NOTHING,
             asked.train,
             pick if 0 <= pick < member.steps else -1,
-            kept,
+            kept_from,
             self._options.since(work.round),
             norms=norms,
         )
@@ -303,8 +284,8 @@ class DeployedBackend:
             if found.update is not None:
                 (send, add), w = found.update, float(work.updates[place])
                 steps = member.steps
-                figures = Figures(w, answer.loss, answer.drift, steps, w * steps, 1, answer.update_unclipped)
-                updates.add(w, send, add, jnp.stack([jnp.asarray(figure, float) for figure in figures]))
+                scalars = Scalars(w, answer.loss, answer.drift, steps, w * steps, 1, answer.update_unclipped)
+                updates.add(w, send, add, jnp.stack([jnp.asarray(scalar, float) for scalar in scalars]))
                 current.trained.append(member.client)
                 losses[member.client] = answer.loss / steps
         share = gradients[0].weight if gradients else 0.0

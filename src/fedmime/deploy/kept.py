@@ -97,17 +97,17 @@ class DiskShelf:
         return self._directory / f"{number}.kept"
 
 
-def prune(shelf: Shelf, kept: int, since: int) -> None:
+def prune(shelf: Shelf, kept_from: int, since: int) -> None:
     """Remove values that no request can ask for any more.
 
     Args:
-        kept: the round of the value that counts now. Newer ones belong to rounds that were abandoned, or that a resumed
-            server will repeat.
+        kept_from: the round of the value that counts now. Newer ones belong to rounds that were abandoned, or that a
+            resumed server will repeat.
         since: the oldest round from which a resumed server may go on; the value that counted then is the last one
             before it.
     """
     rounds = shelf.rounds()
-    counted = max((number for number in rounds if number < since and number <= kept), default=since)
+    counted = max((number for number in rounds if number < since and number <= kept_from), default=since)
     for number in rounds:
-        if number > kept or number < counted:
+        if number > kept_from or number < counted:
             shelf.remove(number)

@@ -109,7 +109,7 @@ class Ask(NamedTuple):
     """Whether to train from the message."""
     pick: int
     """The local step whose iterate the server drew, or -1."""
-    kept: int
+    kept_from: int
     """The round whose kept value the client starts from, or `NEVER`."""
     since: int
     """No resumed server will ask for values that were superseded before this round."""
@@ -165,7 +165,7 @@ class Mask(NamedTuple):
 
 
 class Masked(NamedTuple):
-    """A node's reply to `Mask`. The payload is that of the stage; figures such as the loss are part of the sum."""
+    """A node's reply to `Mask`. The payload is that of the stage; scalars such as the loss are part of the sum."""
 
     run: str
     round: int
@@ -268,7 +268,7 @@ _FIELDS: dict[type, dict[str, _Field]] = {
         "gradients": _one_of(*GRADIENTS),
         "train": _FLAG,
         "pick": _whole(-1),
-        "kept": _whole(NEVER),
+        "kept_from": _whole(NEVER),
         "since": _whole(0),
         "arrays": _list(_PLACE, 0, _MOST_ARRAYS, "a list of slots and streams"),
         "norms": _optional(_list(_NUMBER, 2, 2, "two numbers")),

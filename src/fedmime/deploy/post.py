@@ -77,7 +77,7 @@ def receive(
     """
     received = aggregator.receive(wire, list(parcel.shapes), sender_of(kind, key, client, number))
     message = parcel.places.filled(received)
-    return message, aggregator.judge(message, kind, bound)
+    return message, aggregator.reason_of(message, kind, bound)
 
 
 def wire_of(aggregator: Aggregator, parcel: Parcel, kind: str) -> Any:

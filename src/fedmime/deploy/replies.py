@@ -1,9 +1,9 @@
-"""The gate of a deployed server: what becomes of every message that arrives in one exchange.
+"""What a deployed server makes of replies: what becomes of every message that arrives in one exchange.
 
 A reply counts if it comes from a node that was asked, is the first one of that node, belongs to this very request, and
 holds what was asked for. What is decided by the sender's identity alone comes first, then what the header says, then
-the length of the payload; only a payload of exactly the right length is decoded, and then judged as a simulation judges
-messages. Nothing that a node can send raises an error here.
+the length of the payload; only a payload of exactly the right length is decoded, and then passes the gate as a
+simulated one does. Nothing that a node can send raises an error here.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Reader(Protocol):
         ...
 
     def read(self, asked: Asked, reply: Any, payload: bytes) -> Any:
-        """What is kept of a reply.
+        """What a reply says.
 
         Raises:
             Verdict: it does not count.
@@ -189,7 +189,7 @@ class Inbox:
         elif node in self._done:
             self._stray(node, Reason.DUPLICATE, "it has replied before")
         elif not self._satisfied(asked.roles):
-            self._judge(node, asked, reply)
+            self._examine(node, asked, reply)
 
     def close(self, absent: Iterable[Asked] = ()) -> None:
         """End the exchange: who is still wanted and has not replied is late, and so is who was not connected."""
@@ -198,10 +198,10 @@ class Inbox:
             if not self._satisfied(asked.roles):
                 self.refused[asked.member.client] = Reason.LATE
 
-    def _judge(self, node: int, asked: Asked, reply: bytes | Failure) -> None:
+    def _examine(self, node: int, asked: Asked, reply: bytes | Failure) -> None:
         """Take the reply of a node that was asked and is wanted."""
         try:
-            found = self._examined(asked, reply)
+            found = self._opened(asked, reply)
         except Verdict as verdict:
             reason, words = verdict.reason, str(verdict)
         except FrameError as error:
@@ -223,8 +223,8 @@ class Inbox:
     def _satisfied(self, roles: Iterable[str]) -> bool:
         return all(self._accepted[role] >= self._targets[role] for role in roles)
 
-    def _examined(self, asked: Asked, reply: bytes | Failure) -> Any:
-        """What is kept of a reply that counts; everything else raises."""
+    def _opened(self, asked: Asked, reply: bytes | Failure) -> Any:
+        """What a reply that counts says; everything else raises."""
         if isinstance(reply, Failure):
             raise Verdict(Reason.FAILED, reply.reason)
         frame = unpack(reply, self._reader.most)

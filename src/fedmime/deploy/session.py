@@ -31,13 +31,13 @@ from fedmime.deploy.secure.masking import MOST_BESIDE, Contribution, Masking
 from fedmime.deploy.terms import Terms, schedule_of
 from fedmime.engine.arguments import MOST_EXAMPLES
 from fedmime.engine.backends.backend import Answer as Found
-from fedmime.engine.backends.backend import Backend, Figures, Work
+from fedmime.engine.backends.backend import Backend, Scalars, Work
 from fedmime.engine.backends.specification import Needs, Specification
 from fedmime.engine.cohort import Batches, Cohort, Columns, Member, first_column
 from fedmime.engine.intake import Intake
 from fedmime.engine.memory import RamMemory
-from fedmime.engine.round import run_key, work_of
 from fedmime.engine.sampling import Schedule
+from fedmime.engine.work import run_key, work_of
 from fedmime.vector import Vector
 
 
@@ -171,7 +171,7 @@ class Session:
         assert self._layout.update is not None
         totals = jax.device_get(found.totals)
         update = send(self._layout.update.arrays((totals.send, totals.add)), kept.residual, number=0, kind=UPDATE)
-        reply = self._trained(reply, Figures(*map(float, totals.figures)), update)
+        reply = self._trained(reply, Scalars(*map(float, totals.scalars)), update)
         self._backend.settle(current.work, True)
         self._write(ask, update.residual)
         return post.Outcome(reply, gradients, update)
@@ -260,22 +260,22 @@ class Session:
             raise Refused(reason, "the client's examples or its result cannot be used")
         return found
 
-    def _trained(self, reply: Answer, figures: Figures, sent: post.Sent) -> Answer:
+    def _trained(self, reply: Answer, scalars: Scalars, sent: post.Sent) -> Answer:
         """A reply with what training adds to it."""
-        if not (sent.sound and math.isfinite(figures.loss) and math.isfinite(figures.drift)):
+        if not (sent.sound and math.isfinite(scalars.loss) and math.isfinite(scalars.drift)):
             raise Refused(Reason.NOT_FINITE, "the client's loss, or what it keeps, is not finite")
-        told = {"steps": int(figures.steps), "loss": figures.loss, "drift": figures.drift}
+        told = {"steps": int(scalars.steps), "loss": scalars.loss, "drift": scalars.drift}
         return reply._replace(**told, update_unclipped=bool(sent.unclipped))
 
     def _read(self, ask: Ask) -> _Kept:
         """What the client has kept from the round that the server names."""
-        if ask.kept == NEVER or not jax.tree.leaves(self._blank):
+        if ask.kept_from == NEVER or not jax.tree.leaves(self._blank):
             kept = jax.tree.map(lambda like: np.zeros(like.shape, like.dtype), self._blank)
-        elif (found := self._shelf.read(ask.kept)) is None:
-            raise Refused(Reason.FAILED, f"the client no longer has what it kept in round {ask.kept}")
+        elif (found := self._shelf.read(ask.kept_from)) is None:
+            raise Refused(Reason.FAILED, f"the client no longer has what it kept in round {ask.kept_from}")
         else:
             kept = wire.unpack(found, self._blank)
-        prune(self._shelf, ask.kept, ask.since)
+        prune(self._shelf, ask.kept_from, ask.since)
         return kept
 
     def _write(self, ask: Ask, residual: Any) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from fedmime.aggregation.accounting import MOST_RELEASES, Sampling
 from fedmime.aggregation.aggregator import PLAIN, Aggregator, by_length
 from fedmime.aggregation.chains import Aggregation, chain
+from fedmime.aggregation.gate import Gate
 from fedmime.algorithms.abstract import reply_of
 from fedmime.algorithms.algorithm import Algorithm, Reply, State
 from fedmime.engine import samplers
@@ -20,7 +21,6 @@ from fedmime.engine.cohort import Cohort
 from fedmime.engine.contract import check_metrics
 from fedmime.engine.intake import Intake
 from fedmime.engine.participation import RELIABLE, Participation
-from fedmime.engine.round import Gate
 from fedmime.engine.sampling import Clients, Schedule
 from fedmime.errors import ConfigError, DataError
 from fedmime.hyperparameters import at_round

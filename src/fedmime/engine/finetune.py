@@ -15,8 +15,8 @@ from fedmime.algorithms.algorithm import Algorithm, Client, Replies, Reply
 from fedmime.engine.backends.backend import Backend
 from fedmime.engine.cohort import Cohort, Member, client_id, with_starts
 from fedmime.engine.memory import RamMemory
-from fedmime.engine.round import run_key, work_of
 from fedmime.engine.sampling import PopulationSource, Schedule
+from fedmime.engine.work import run_key, work_of
 from fedmime.errors import Diverged
 from fedmime.hyperparameters import Value, number, recipe
 from fedmime.validation import POSITIVE

@@ -59,7 +59,7 @@ class Intake:
         for index, client in _clients(population):
             data = population.client_at(index)
             self.accept(f"client {client!r}", data)
-            bad = self._judge(index, client, data)
+            bad = self._check_values(index, client, data)
             if bad and not self.once:
                 raise DataError(f"client {client!r}, {bad}; pooled examples cannot do without their client")
 
@@ -96,7 +96,7 @@ class Intake:
                 raise
             self._refuse(index, str(error))
         else:
-            self._judge(index, client, data)
+            self._check_values(index, client, data)
         self.say()
         return self._known[index]
 
@@ -128,7 +128,7 @@ class Intake:
         except DataError as error:
             raise DataError(f"{whose}: {error}") from None
 
-    def _judge(self, index: int, client: ClientId, data: Columns) -> str | None:
+    def _check_values(self, index: int, client: ClientId, data: Columns) -> str | None:
         """Check the values of a client's columns and note what is wrong with them.
 
         Images with values up to 255 are reported but accepted; the loss may scale them itself.

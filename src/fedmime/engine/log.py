@@ -14,10 +14,11 @@ from typing import Any, Self
 import numpy as np
 
 from fedmime.aggregation.communication import Cost
+from fedmime.aggregation.gate import Gate
 from fedmime.algorithms.algorithm import State
 from fedmime.engine.backends.backend import Work
 from fedmime.engine.cohort import ClientId
-from fedmime.engine.round import Gate, Info
+from fedmime.engine.round import Info
 from fedmime.errors import Diverged, FedmimeError, Stopped
 from fedmime.runs import history
 from fedmime.runs.directory import BEST, RunDirectory
@@ -59,7 +60,7 @@ class Log:
             self._directory.status("preempted" if stopped else "failed", len(self.rows), self._rounds, told)
 
     def write(
-        self, work: Work, info: Info, measured: Mapping[str, float], figures: Mapping[str, float] | None = None
+        self, work: Work, info: Info, measured: Mapping[str, float], telemetry: Mapping[str, float] | None = None
     ) -> None:
         """Add the row of a round.
 
@@ -67,7 +68,7 @@ class Log:
             work: the round's cohort and algorithm, from which the communicated bytes follow.
             info: what happened in the round.
             measured: metrics that were evaluated after it, by name.
-            figures: what the back end says about it, see `Backend.figures`.
+            telemetry: what the back end says about it, see `Backend.telemetry`.
 
         Raises:
             Diverged: this round exhausts the gate's patience. The row is written first, with the reason.
@@ -83,7 +84,7 @@ class Log:
             notes.info("round %d left out: %s", info.round, ", ".join(map(repr, info.refused)))
         row |= {"bytes_down": sent[0], "bytes_up": sent[1], "bytes_total": before + sum(sent)}
         row |= measured
-        told = figures or {}
+        told = telemetry or {}
         timings = {name: value for name, value in told.items() if name.startswith("seconds")}
         row |= {name: value for name, value in told.items() if name not in timings}
         row |= {} if reason is None else {"reason": reason}
@@ -131,18 +132,12 @@ def _sent(work: Work, info: Info, cost: Cost) -> tuple[int, int]:
     """Bytes that the whole cohort receives and sends in a round: (down, up). Pooled training communicates nothing."""
     if work.algorithm.pooled:
         return 0, 0
-    everyone, training, probing = (
-        len(part) for part in (work.cohort.members, work.cohort.training, work.cohort.probing)
-    )
     if info.primed and cost.prime is not None:
+        probing = len(work.cohort.probing)
         return probing * cost.prime.down, probing * cost.prime.up
-    if cost.gradient is None:
-        return everyone * cost.update.down, everyone * cost.update.up
-    asked = everyone - training
-    return (
-        training * cost.update.down + asked * cost.gradient.down,
-        training * cost.update.up + asked * cost.gradient.up,
-    )
+    training, update = len(work.cohort.training), cost.update
+    others, gradient = len(work.cohort.members) - training, update if cost.gradient is None else cost.gradient
+    return training * update.down + others * gradient.down, training * update.up + others * gradient.up
 
 
 def _given_up(rows: list[dict[str, Any]], info: Info, gate: Gate) -> str | None:
@@ -151,9 +146,7 @@ def _given_up(rows: list[dict[str, Any]], info: Info, gate: Gate) -> str | None:
     A run is given up when the last `gate.patience` rounds were all abandoned. An abandoned round without clients does
     not count: that nobody was available is no sign of divergence.
     """
-    lost = (
-        [bool(row["abandoned"] and row["clients"]) for row in rows[-(gate.patience - 1) :]] if gate.patience > 1 else []
-    )
-    if len(lost) < gate.patience - 1 or not all([*lost, info.abandoned and info.clients]):
+    lost = [row["abandoned"] and row["clients"] for row in rows[-gate.patience :]] + [info.abandoned and info.clients]
+    if len(lost) < gate.patience or not all(lost[-gate.patience :]):
         return None
     return f"{gate.patience} rounds in a row gave no finite or bounded model, the last of them round {info.round}"

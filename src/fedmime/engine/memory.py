@@ -12,6 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import jax
+import numpy as np
+
+from fedmime.aggregation.aggregator import Aggregator, distinct
+from fedmime.algorithms.abstract import reply_of
+from fedmime.algorithms.algorithm import Algorithm, Server
 
 
 class ClientMemory(Protocol):
@@ -73,3 +78,12 @@ def empty_memory(blank: Any) -> RamMemory | None:
         blank: the value of a client that was never seen, a pytree without arrays if clients keep nothing.
     """
     return RamMemory(blank) if jax.tree.leaves(blank) else None
+
+
+def remembered(algorithm: Algorithm, aggregator: Aggregator, server: Server) -> Any:
+    """What a client that was never seen has kept; with error feedback also what its encodings lost, which is zero."""
+    kept = jax.tree.map(np.asarray, algorithm.remember(server.x))
+    if not aggregator.feedback:
+        return kept
+    sent = reply_of(algorithm, server, lambda reply: distinct((reply.send, reply.add))[0])
+    return kept, [np.zeros(leaf.shape, leaf.dtype) for leaf in sent]

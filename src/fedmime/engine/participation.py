@@ -30,7 +30,7 @@ class Participation:
             drawn, weighted as `simulate(weights=…)` says, without a correction for the sampler's preferences.
         drop_out: probability that a client that was asked never reports.
         over_selection: clients that are asked, as a multiple of the cohort size, so that enough report; the first to
-            arrive are kept.
+            arrive count.
         minimum: fraction of the cohort size that must report; a round with fewer reports is abandoned.
         rounds_per_day: rounds in 24 hours, for `"diurnal"`.
     """

@@ -7,7 +7,6 @@ here.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -17,35 +16,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedmime.aggregation import gate
-from fedmime.aggregation.aggregator import PLAIN, Aggregator, Broadcaster, distinct
+from fedmime.aggregation.aggregator import Aggregator, Broadcaster
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
-from fedmime.algorithms.abstract import Anchor, reply_of
+from fedmime.aggregation.gate import Gate
+from fedmime.aggregation.gate import counts as gate_counts
+from fedmime.algorithms.abstract import reply_of
 from fedmime.algorithms.algorithm import Algorithm, Replies, Server, State
-from fedmime.engine.backends.backend import Answer, Backend, Figures, Kept, Totals, Work
-from fedmime.engine.cohort import ClientId, Cohort
+from fedmime.engine.backends.backend import Answer, Backend, ClientMessages, Scalars, Totals, Work
+from fedmime.engine.cohort import ClientId
+from fedmime.engine.work import draws
 from fedmime.errors import ConfigError
-from fedmime.hyperparameters import at_round
-from fedmime.validation import POSITIVE, count, real
 from fedmime.vector import Vector, finite, norm, squared_distance, where, zeros
-
-
-@dataclasses.dataclass(frozen=True)
-class Gate:
-    """The limits beyond which an update is refused and a run is given up.
-
-    Args:
-        largest: an update of a client or of the server has exploded if it is longer than `largest * (1 + ‖x‖)`. An
-            exploded client is left out of the means; if the server's update has exploded, the round is abandoned.
-        patience: number of abandoned rounds in a row after which a run ends with `Diverged`.
-    """
-
-    largest: float = 1e3
-    patience: int = 3
-
-    def __post_init__(self) -> None:
-        real("gate", "largest", self.largest, POSITIVE)
-        count("gate", "patience", self.patience, least=1)
 
 
 class Info(NamedTuple):
@@ -99,49 +80,6 @@ class Report(NamedTuple):
 _NOTHING = Report(False, math.nan, math.nan, math.nan, math.nan, 0.0, 0.0, 0.0)  # of a round that was not played
 
 
-def work_of(
-    algorithm: Algorithm,
-    anchor: Anchor,
-    round_number: int,
-    cohort: Cohort,
-    key: jax.Array,
-    aggregator: Aggregator = PLAIN,
-    losses: bool = False,
-) -> Work:
-    """The clients' work in a round. It needs no state, so it can be made before the round begins.
-
-    Args:
-        anchor: how local steps use gradient differences, `anchor_of(algorithm, server)`.
-        key: the run's; each round and client folds its own numbers in.
-        aggregator: what happens to messages on their way.
-        losses: whether the sampler of later rounds wants the losses of single clients.
-    """
-    recipe = at_round(algorithm, round_number)
-    updates, gradients = cohort.shares(algorithm.split, fixed=aggregator.privacy is not None)
-    key = fold_in(key, round_number)
-    pick = int(_draws(key)[0] * max(cohort.steps, 1)) if algorithm.draws else -1
-    prime = round_number < algorithm.gradient_rounds
-    asks = prime or anchor.points > 0
-    anchor = Anchor() if prime else anchor
-    own = aggregator.at_round(round_number)
-    return Work(recipe, round_number, cohort, updates, gradients, key, pick, asks, anchor, own, losses)
-
-
-fold_in = jax.jit(jax.random.fold_in)
-_key = jax.jit(jax.random.key)  # one program; eagerly it would be three
-
-
-def run_key(seed: int) -> jax.Array:
-    """The random key of a run. JAX alone would use only the lower 32 bits of a seed; the others are folded in."""
-    key, high = _key(np.uint32(seed & 0xFFFFFFFF)), seed >> 32
-    return fold_in(key, np.uint32(high)) if high else key
-
-
-def _draws(key: jax.Array) -> np.ndarray:
-    """Two uniform random numbers for the server's own choices: which step to draw, and whether to keep its iterate."""
-    return np.random.default_rng(np.asarray(jax.random.key_data(key))).random(2)
-
-
 def play(
     backend: Backend,
     work: Work,
@@ -185,7 +123,7 @@ def play(
     if totals is None and trains and _always_releases(work, answer):
         totals = _zero_totals(algorithm, server)
     if h is not None and (totals is not None or not trains):
-        coin = float(_draws(work.key)[1]) if algorithm.draws else None
+        coin = float(draws(work.key)[1]) if algorithm.draws else None
         server, report = _server_step(
             algorithm,
             aggregator,
@@ -222,7 +160,7 @@ def play(
         gradient_norm=float(told.gradient_norm),
         deviation=float(told.deviation),
         update_norm=float(told.update_norm),
-        reasons=gate.counts([*refused.values(), *answer.strays]),
+        reasons=gate_counts([*refused.values(), *answer.strays]),
         clipped=1 - told.unclipped / told.reported if aggregator.clips and told.reported else math.nan,
         clip_norm=float(aggregator.clip_norm(UPDATE)) if aggregator.clips else math.nan,
     )
@@ -260,16 +198,7 @@ def _zero_totals(algorithm: Algorithm, server: Server) -> Totals:
     """The totals of a round without replies: zeros."""
     reply = reply_of(algorithm, server)
     send, add = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (reply.send, reply.add))
-    return Totals(send, add, jnp.zeros(len(Figures._fields), jax.tree.leaves(server.x)[0].dtype))
-
-
-def remembered(algorithm: Algorithm, aggregator: Aggregator, server: Server) -> Any:
-    """What a client that was never seen has kept; with error feedback also what its encodings lost, which is zero."""
-    kept = jax.tree.map(np.asarray, algorithm.remember(server.x))
-    if not aggregator.feedback:
-        return kept
-    sent = reply_of(algorithm, server, lambda reply: distinct((reply.send, reply.add))[0])
-    return kept, [np.zeros(leaf.shape, leaf.dtype) for leaf in sent]
+    return Totals(send, add, jnp.zeros(len(Scalars._fields), jax.tree.leaves(server.x)[0].dtype))
 
 
 def mean_gradients(
@@ -309,7 +238,7 @@ def _combined(aggregator: Aggregator, kind: str, sent: Any, weight: Any, key: ja
         key: of the round's noise.
         number: which message of its kind it is.
     """
-    if isinstance(sent, Kept):
+    if isinstance(sent, ClientMessages):
         somebody = jnp.any(sent.weights > 0)
         return jax.tree.map(lambda leaf: jnp.where(somebody, leaf, jnp.nan), aggregator.combiner.combine(*sent))
     if aggregator.privacy is not None:  # weights are fixed, so that the mean over those who came is not taken
@@ -348,9 +277,9 @@ def _server_step(
     replies = Replies((), (), jnp.asarray(population, dtype), zero, zero, coin)
     deviation, accepted, loss, drift, counts = None, jnp.asarray(True), nan, zero, (zero, zero)
     if totals is not None:
-        sums = Figures(*totals.figures.astype(dtype))
+        sums = Scalars(*totals.scalars.astype(dtype))
         mean = _combined(
-            aggregator, UPDATE, totals.kept or totals.send, sums.weight if planned is None else planned, key
+            aggregator, UPDATE, totals.messages or totals.send, sums.weight if planned is None else planned, key
         )
         mean_steps = sums.weighted_steps / sums.weight
         replies = Replies(mean, totals.add, replies.population, sums.steps, mean_steps, coin)
@@ -363,4 +292,4 @@ def _server_step(
     accepted = accepted & finite(new) & (moved <= bound)
     lengths = (norm(h[0]) if h else nan, nan if deviation is None else norm(deviation), jnp.where(accepted, moved, 0))
     report = Report(accepted, loss, drift, *lengths, *counts)
-    return where(accepted, new, server), jnp.stack([jnp.asarray(figure, dtype) for figure in report])
+    return where(accepted, new, server), jnp.stack([jnp.asarray(scalar, dtype) for scalar in report])

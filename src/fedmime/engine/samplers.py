@@ -255,12 +255,12 @@ class Reports(NamedTuple):
     """What became of the clients that were asked, as positions in the population.
 
     Attributes:
-        kept: the clients that reported in time, in order of arrival.
+        in_time: the clients that reported in time, in order of arrival.
         late: clients that reported after enough others had; their work is discarded.
         dropped: clients that never reported.
     """
 
-    kept: np.ndarray
+    in_time: np.ndarray
     late: np.ndarray
     dropped: np.ndarray
 
@@ -272,7 +272,7 @@ def reports(
     seed: int,
     round: int,  # noqa: A002
 ) -> Reports:
-    """Simulate drop-out with probability `rate`; of the clients that report, the first `target` are kept.
+    """Simulate drop-out with probability `rate`; of the clients that report, the first `target` are in time.
 
     The random numbers of a client depend on its position and the round, and not on who else was asked. So a larger
     cohort does not change whether a given client drops out.

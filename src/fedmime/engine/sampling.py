@@ -98,7 +98,7 @@ class Schedule:
             return self._pooled(population, available, round_number)
         seed = getattr(population, "sampling_seed", self.seed)
         reports = self.participation.draw(population.sizes, self.cohort_size, seed, round_number, losses)
-        drawn = reports.kept
+        drawn = reports.in_time
         if getattr(population, "elsewhere", False):  # who is late turns out in the round
             drawn = np.concatenate([drawn, reports.late])
         cancelled = not self.participation.enough(len(drawn), self.cohort_size)

@@ -13,6 +13,7 @@ from fedmime.aggregation import communication
 from fedmime.aggregation.accounting import Sampling
 from fedmime.aggregation.aggregator import PLAIN, Aggregator
 from fedmime.aggregation.chains import Aggregation
+from fedmime.aggregation.gate import Gate
 from fedmime.algorithms.abstract import anchor_of
 from fedmime.algorithms.algorithm import Algorithm, State, params
 from fedmime.compilation import prepare
@@ -27,11 +28,12 @@ from fedmime.engine.backends.backend import Problem, Work
 from fedmime.engine.backends.specification import Choice, Needs, chosen
 from fedmime.engine.evaluation_schedule import EvaluationSchedule
 from fedmime.engine.log import Log
-from fedmime.engine.memory import empty_memory
+from fedmime.engine.memory import empty_memory, remembered
 from fedmime.engine.participation import Participation
 from fedmime.engine.prefetch import Prefetch
-from fedmime.engine.round import Gate, Info, fold_in, play, remembered, run_key, work_of
+from fedmime.engine.round import Info, play
 from fedmime.engine.sampling import Clients
+from fedmime.engine.work import fold_in, run_key, work_of
 from fedmime.errors import Stopped
 from fedmime.runs import history, identity
 from fedmime.runs.directory import RunDirectory, Saving
@@ -171,7 +173,7 @@ def simulate(
             state, info = play(running, current, state, gate.largest, drift=drift, meanwhile=prefetch.prepare)
             last, info = state.round == rounds, info._replace(epsilon=aggregator.epsilon(state.aggregation, sampling))
             measured = evaluation.measure(running, population, state, last, log.clients)
-            log.write(current, info, measured, running.figures())
+            log.write(current, info, measured, running.telemetry())
             if telling is not None:
                 telling.rounds()
             log.best(state, measured)

@@ -14,8 +14,9 @@ from fedmime.engine.backends.backend import Problem
 from fedmime.engine.backends.specification import Choice, Needs, chosen
 from fedmime.engine.cohort import ClientId, Cohort
 from fedmime.engine.intake import Intake
-from fedmime.engine.memory import ClientMemory, empty_memory
-from fedmime.engine.round import Info, play, remembered, work_of
+from fedmime.engine.memory import ClientMemory, empty_memory, remembered
+from fedmime.engine.round import Info, play
+from fedmime.engine.work import work_of
 from fedmime.errors import ConfigError
 
 

@@ -184,7 +184,7 @@ def _points(
     """Rounds and the constants there."""
     from fedmime.algorithms import fedavg
     from fedmime.engine import simulate
-    from fedmime.engine.round import fold_in, run_key
+    from fedmime.engine.work import fold_in, run_key
 
     params = problem.init(fold_in(run_key(seed), 0))
     stops = sorted({round(along * i / (_POINTS - 1)) for i in range(_POINTS)})

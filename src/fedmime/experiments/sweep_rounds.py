@@ -16,10 +16,12 @@ from fedmime.engine import Gate, Info, Participation
 from fedmime.engine.arguments import aggregator_of_run, intake_of
 from fedmime.engine.backends.backend import Backend, Work
 from fedmime.engine.backends.specification import Needs, Specification
+from fedmime.engine.memory import remembered
 from fedmime.engine.metrics import mean_metrics
 from fedmime.engine.prefetch import Prefetch
-from fedmime.engine.round import play, remembered, run_key, work_of
+from fedmime.engine.round import play
 from fedmime.engine.sampling import Schedule
+from fedmime.engine.work import run_key, work_of
 from fedmime.errors import ConfigError
 from fedmime.experiments import grid as grids
 from fedmime.experiments import recipes
@@ -139,7 +141,7 @@ class Lockstep:
         given = {"largest": self._gate.largest, "meanwhile": meanwhile}
         trial.state, info = play(self._backend, work, trial.state, **given)
         trial.done += 1
-        self._judge(trial, info)
+        self._count_abandoned(trial, info)
         if trial.done in self._evaluations and self._population.test is not None:
             found = mean_metrics(self._backend, params(trial.state), self._population.test)
             trial.rounds.append(trial.done)
@@ -147,7 +149,7 @@ class Lockstep:
                 if name in found:
                     getattr(trial, name).append(found[name])
 
-    def _judge(self, trial: Trial, info: Info) -> None:
+    def _count_abandoned(self, trial: Trial, info: Info) -> None:
         """A trial that loses as many rounds in a row as the gate has patience for has diverged."""
         if info.clients:
             trial.abandoned = trial.abandoned + 1 if info.abandoned else 0

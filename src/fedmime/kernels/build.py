@@ -105,7 +105,7 @@ def _load(library: str) -> Outcome:
         return Outcome(False, "off (no C compiler found: install one, or name it in CC)")
     try:
         name = f"kernels-{library}-{_digest(compiler, library)}.so"
-        content, where = cache.kept(name, lambda: _built(compiler, library))
+        content, where = cache.library(name, lambda: _built(compiler, library))
         loaded = cache.load(content)
     except (OSError, subprocess.SubprocessError) as error:
         return Outcome(False, f"off ({compiler} failed: {_reason(error)})")

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _DIGEST = hashlib.sha256().digest_size
 
 
-def kept(name: str, build: Callable[[], bytes]) -> tuple[bytes, str]:
+def library(name: str, build: Callable[[], bytes]) -> tuple[bytes, str]:
     """A library from the user's cache, built and stored if it is not there.
 
     Args:
@@ -31,7 +31,7 @@ def kept(name: str, build: Callable[[], bytes]) -> tuple[bytes, str]:
         build: compiles the library and returns its content.
 
     Returns:
-        The content of the library, and a description of where it is kept: the path of the file, or a remark that the
+        The content of the library, and a description of where it is: the path of the file, or a remark that the
         cache cannot be used. A directory that others can write to is not used; the library is then built for this
         process alone.
     """

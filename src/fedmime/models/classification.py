@@ -60,7 +60,7 @@ def classifier(
             wanted.
         input_shape: shape of one example.
         classes: number of classes.
-        factors: how gradients at a fixed point are kept, for models that can; see `Factors`.
+        factors: how gradients at a fixed point are recorded, for models that can; see `Factors`.
     """
 
     def loss(params: Params, batch: Batch, key: jax.Array) -> jax.Array:

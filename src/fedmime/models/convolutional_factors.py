@@ -2,7 +2,7 @@
 
 For the dense layers these are inputs and cotangents, as in `factors.py`. A convolution shares its small kernel between
 hundreds of positions, so that an example's kernel gradient (18,816 numbers for both layers) is smaller than the inputs
-and cotangents it is made of, and is kept instead.
+and cotangents it is made of, and is recorded instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VALID = ((0, 0), (0, 0))  # no padding
 
 
 class CnnFactors(NamedTuple):
-    """What is kept of each example at the fixed point x.
+    """What is recorded of each example at the fixed point x.
 
     Attributes:
         kernels: gradients of kernels and biases of both convolutions, each [examples, ...].
@@ -51,26 +51,26 @@ def cnn_factors() -> Factors:
         }
         return losses, CnnFactors(kernels, a, dense)
 
-    def mean_grad(kept: CnnFactors, batch: Batch, weights: jax.Array) -> Params:
+    def mean_grad(factors: CnnFactors, batch: Batch, weights: jax.Array) -> Params:
         """The weighted sum of the examples' gradients at x."""
-        kernels = jax.tree.map(lambda each: _weighted(each, weights), kept.kernels)
-        below = kept.kernels["conv1"]["b"]  # computed with the weights of dense0
-        return kernels | named(dense_grads(kept.a, kept.dense, weights, below))
+        kernels = jax.tree.map(lambda each: _weighted(each, weights), factors.kernels)
+        below = factors.kernels["conv1"]["b"]  # computed with the weights of dense0
+        return kernels | named(dense_grads(factors.a, factors.dense, weights, below))
 
     def grad_difference(
-        y: Params, batch: Batch, kept: CnnFactors | None, weights: jax.Array, key: jax.Array
+        y: Params, batch: Batch, factors: CnnFactors | None, weights: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Params]:
-        """Losses at y, and the weighted sum of the gradients at y minus those at x; of those at y if `kept` is None."""
+        """Losses at y, and the weighted sum of the gradients at y minus those at x, whose factors are given, if any."""
         images = batch["x"].astype(y["conv0"]["w"].dtype)
         kernels = {name: y[name] for name in CONVOLUTIONS}
         a, pull, _ = jax.vjp(lambda kernels: _convolutions(kernels, images, None), kernels, has_aux=True)
         losses, dense = dense_record([y["dense0"], y["dense1"]], a, batch["y"])
         (kernels,) = pull(scaled(dense.d[0], weights) @ y["dense0"]["w"])  # their gradients
-        if kept is None:
+        if factors is None:
             return losses, kernels | named(dense_grads(a, dense, weights, kernels["conv1"]["b"]))
         below = (kernels["conv1"]["b"], dense.d[0])
-        kernels = jax.tree.map(lambda at_y, at_x: at_y - _weighted(at_x, weights), kernels, kept.kernels)
-        pairs = zip((a, *dense.a), dense.d, (kept.a, *kept.dense.a), kept.dense.d, below, strict=True)
+        kernels = jax.tree.map(lambda at_y, at_x: at_y - _weighted(at_x, weights), kernels, factors.kernels)
+        pairs = zip((a, *dense.a), dense.d, (factors.a, *factors.dense.a), factors.dense.d, below, strict=True)
         return losses, kernels | named([joint_grad(*pair, weights=weights) for pair in pairs])
 
     return Factors(record, mean_grad, grad_difference)

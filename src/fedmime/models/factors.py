@@ -1,10 +1,10 @@
-r"""Gradients of dense layers, kept for each example as their two factors.
+r"""Gradients of dense layers, recorded for each example as their two factors.
 
 The weight gradient of a dense layer is $\sum_j w_j\, d_j a_j^\top$ with the input $a_j$ and output cotangent $d_j$ of
 each example. Mime's local steps need gradients at the fixed point x again and again. Keeping (a, d) at x instead of
 computing them anew lets a step at y form both terms of $\nabla f(y) - \nabla f(x)$ in the same product,
 $[w d_y; -w d_x]^\top [a_y; a_x]$. The input of the first layer is the batch itself, the same at x and y: it is not
-kept, and the product is as small as that of a single gradient, $(w (d_y - d_x))^\top a$.
+recorded, and the product is as small as that of a single gradient, $(w (d_y - d_x))^\top a$.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ def perceptron_factors(depth: int) -> Factors:
         layers = [x[f"dense{i}"] for i in range(depth)]
         return dense_record(layers, _inputs(batch, layers[0]["b"].dtype), batch["y"])
 
-    def mean_grad(kept: DenseFactors, batch: Batch, weights: jax.Array) -> Params:
+    def mean_grad(factors: DenseFactors, batch: Batch, weights: jax.Array) -> Params:
         """The weighted sum of the examples' gradients at x."""
-        return named(dense_grads(_inputs(batch, kept.d[0].dtype), kept, weights))
+        return named(dense_grads(_inputs(batch, factors.d[0].dtype), factors, weights))
 
     def grad_difference(
-        y: Params, batch: Batch, kept: DenseFactors | None, weights: jax.Array, key: jax.Array
+        y: Params, batch: Batch, factors: DenseFactors | None, weights: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Params]:
-        """Losses at y, and the weighted sum of the gradients at y minus those at x; of those at y if `kept` is None."""
+        """Losses at y, and the weighted sum of the gradients at y minus those at x, whose factors are given, if any."""
         losses, new = record(y, batch, key)
-        if kept is None:
+        if factors is None:
             return losses, mean_grad(new, batch, weights)
-        first = layer_grad(scaled(new.d[0] - kept.d[0], weights), _inputs(batch, losses.dtype))
-        pairs = zip(new.a, new.d[1:], kept.a, kept.d[1:], new.d[:-1], strict=True)
+        first = layer_grad(scaled(new.d[0] - factors.d[0], weights), _inputs(batch, losses.dtype))
+        pairs = zip(new.a, new.d[1:], factors.a, factors.d[1:], new.d[:-1], strict=True)
         return losses, named([first, *(joint_grad(*pair, weights=weights) for pair in pairs)])
 
     return Factors(record, mean_grad, grad_difference)

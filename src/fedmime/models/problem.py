@@ -32,11 +32,11 @@ class Factors:
     Weights [n] already include the padding mask and the factor 1/count of a mean.
 
     Args:
-        record: `record(x, batch, key) -> (losses, kept)`, the losses [n] and a pytree of arrays [n, ...]. Together with
-            the batch it determines the gradient $g_j(x)$ of every example j.
-        mean_grad: `mean_grad(kept, batch, weights)`, the sum $\sum_j w_j\, g_j(x)$.
-        grad_difference: `grad_difference(y, batch, kept, weights, key) -> (losses at y, gradient)` with the gradient
-            $\sum_j w_j\,(g_j(y) - g_j(x))$, formed in one product per layer; where `kept` is None, the gradient at y
+        record: `record(x, batch, key) -> (losses, factors)`, the losses [n] and a pytree of arrays [n, ...]. Together
+            with the batch it determines the gradient $g_j(x)$ of every example j.
+        mean_grad: `mean_grad(factors, batch, weights)`, the sum $\sum_j w_j\, g_j(x)$.
+        grad_difference: `grad_difference(y, batch, factors, weights, key) -> (losses at y, gradient)` with the gradient
+            $\sum_j w_j\,(g_j(y) - g_j(x))$, formed in one product per layer; where `factors` is None, the gradient at y
             alone.
     """
 

@@ -19,7 +19,7 @@ def _blank(leaf: jax.Array) -> Covers:
     """The zero accumulators of a weight array: one array per axis, whose other axes have length one."""
     if leaf.ndim < 2:
         return (jnp.zeros_like(leaf),)
-    shapes = ([n if axis == kept else 1 for axis, n in enumerate(leaf.shape)] for kept in range(leaf.ndim))
+    shapes = ([n if axis == own else 1 for axis, n in enumerate(leaf.shape)] for own in range(leaf.ndim))
     return tuple(jnp.zeros(shape, leaf.dtype) for shape in shapes)
 
 
@@ -34,7 +34,7 @@ def _grow(g: jax.Array, covers: Covers) -> Covers:
     if nu.ndim < 2:
         return (nu,)
     return tuple(
-        jnp.max(nu, axis=tuple(a for a in range(nu.ndim) if a != kept), keepdims=True) for kept in range(nu.ndim)
+        jnp.max(nu, axis=tuple(a for a in range(nu.ndim) if a != own), keepdims=True) for own in range(nu.ndim)
     )
 
 

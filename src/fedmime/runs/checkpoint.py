@@ -177,8 +177,8 @@ class Checkpoints:
         rounds = self.rounds()
         scores = {number: self.facts(number).get("score") for number in rounds}
         known = {number: score for number, score in scores.items() if isinstance(score, int | float)}
-        kept = {*rounds[-self._keep :], *([max(known, key=lambda n: (known[n], -n))] if known else [])}
-        gone = [number for number in rounds if number not in kept]
+        staying = {*rounds[-self._keep :], *([max(known, key=lambda n: (known[n], -n))] if known else [])}
+        gone = [number for number in rounds if number not in staying]
         for number in gone:
             # The manifest goes first: a half-deleted checkpoint then counts as unfinished.
             (self._directory / str(number) / MANIFEST).unlink()

@@ -308,10 +308,10 @@ class RunDirectory:
         with metrics.open("rb+") as file:
             file.truncate(length)
         self.rows = history.read_rows(metrics)
-        kept = timings.read_bytes().split(b"\n")[:finished]
-        timings.write_bytes(b"".join(text + b"\n" for text in kept))
+        lines = timings.read_bytes().split(b"\n")[:finished]
+        timings.write_bytes(b"".join(text + b"\n" for text in lines))
         with contextlib.suppress(ValueError, KeyError, IndexError, TypeError):
-            self._before = float(json.loads(kept[-1])["seconds"])
+            self._before = float(json.loads(lines[-1])["seconds"])
 
     def _events(self, finished: int) -> None:
         """Open the TensorBoard writer; events after the last finished round are purged."""

@@ -21,8 +21,8 @@ _COLOURS = ("#1f6fb2", "#c2571a", "#2a8a57")
 _FONT = "font-family:system-ui,sans-serif;"
 
 
-def figures(history: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
-    """The figures that sum a run up, as (name, value): what was measured last, and what was sent."""
+def summary(history: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
+    """What sums a run up, as (name, value): what was measured last, and what was sent."""
     told = [("rounds", f"{len(history.get('round', ())):,}")]
     for name in ("test_accuracy", "test_loss", "train_loss", "loss", "epsilon"):
         values = finite(history, name)[1]
@@ -38,17 +38,17 @@ def figures(history: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
 
 def line(history: Mapping[str, np.ndarray], where: str | None) -> str:
     """A run in one line, as `repr` shows it."""
-    (_, rounds), *rest = figures(history)
+    (_, rounds), *rest = summary(history)
     told = [f"{rounds} round" + ("" if rounds == "1" else "s"), *(f"{name} {value}" for name, value in rest)]
     return f"Run({', '.join(told)}{'' if where is None else f'; {where!r}'})"
 
 
 def card(history: Mapping[str, np.ndarray], where: str | None) -> str:
-    """A run as HTML: its figures, and up to three curves: metrics of the test set, then the loss of training."""
+    """A run as HTML: its summary, and up to three curves: metrics of the test set, then the loss of training."""
     cells = "".join(
         f'<span style="display:inline-block;margin:0 1.6em .4em 0"><span style="opacity:.65">{escape(name)}</span> '
         f'<b style="font-variant-numeric:tabular-nums">{escape(value)}</b></span>'
-        for name, value in figures(history)
+        for name, value in summary(history)
     )
     title = "" if where is None else f' <span style="opacity:.65">{escape(where)}</span>'
     names = [name for name in history if name.startswith("test_") and len(finite(history, name)[1]) > 1]
@@ -73,8 +73,8 @@ def curve(title: str, rounds: np.ndarray, values: np.ndarray, colour: str) -> st
         colour: of the line.
     """
     step = math.ceil(len(values) / _MOST_POINTS)
-    kept = np.unique(np.r_[np.arange(0, len(values), step), len(values) - 1])
-    rounds, values = rounds[kept].astype(float), values[kept]
+    chosen = np.unique(np.r_[np.arange(0, len(values), step), len(values) - 1])
+    rounds, values = rounds[chosen].astype(float), values[chosen]
     ticks, last = nice(float(values.min()), float(values.max())), float(rounds[-1])
     low, high = ticks[0], ticks[-1]
     wide, tall = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM

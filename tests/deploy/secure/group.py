@@ -18,7 +18,7 @@ Silent = Collection[tuple[Stage, int]]
 
 
 class Group:
-    """Clients with integers as messages; each has one figure, its position."""
+    """Clients with integers as messages; each has one scalar, its position."""
 
     def __init__(self, levels: Mapping[int, np.ndarray], options: SecureSum = DEFAULT, name: str = "one") -> None:
         self.levels, self.options = levels, options

@@ -107,7 +107,7 @@ def _kinds(replies: Sequence[Reply]) -> set[str]:
 
 
 def test_no_payload_of_a_secure_run_tells_of_a_single_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two rounds of Mime with 650 weights: what clients send is no answer, holds no figures and looks like noise."""
+    """Two rounds of Mime with 650 weights: what clients send is no answer, holds no scalars and looks like noise."""
     problem = fm.models.logistic(input_shape=(8, 8, 1), classes=10)
     population = fm.data.digits(clients=4, labels_per_client=5, seed=0)
     aggregation, own = g.clip(1.0, gradient=5.0), []

@@ -57,7 +57,7 @@ def test_an_array_that_is_averaged_and_summed_counts_once_in_the_norm() -> None:
 def test_messages_and_figures_that_are_not_finite_are_refused(bad: float) -> None:
     with pytest.raises(MaskError, match="NaN or infinite"):
         levels_of(Scaled([np.array([1.0, bad])], [1.0], 1.0), OPTIONS, np.random.default_rng(0))
-    with pytest.raises(MaskError, match="figures must be finite"):
+    with pytest.raises(MaskError, match="scalars must be finite"):
         words_of(np.zeros(1, np.int64), [bad])
 
 
@@ -75,9 +75,9 @@ def test_the_sum_of_words_is_the_sum_of_integers(data: st.DataObject, bits: int,
     words = Words.zeros(layout)
     for row in levels:
         words = words.plus(Words.unpack(words_of(row, [0.5, -2.0]).pack(layout), layout))
-    found, figures = total_of(words, layout, clients)
+    found, scalars = total_of(words, layout, clients)
     np.testing.assert_array_equal(found, levels.sum(0))
-    np.testing.assert_array_equal(figures, [0.5 * clients, -2.0 * clients])
+    np.testing.assert_array_equal(scalars, [0.5 * clients, -2.0 * clients])
 
 
 def test_large_figures_are_cut_off_before_their_sum_can_wrap_round() -> None:
@@ -99,9 +99,9 @@ def test_a_mask_that_was_not_removed_is_noticed() -> None:
 
 @given(st.binary(max_size=40), st.integers(0, 5), st.integers(0, 2), st.integers(8, 32))
 def test_any_bytes_of_the_right_length_are_words_and_others_are_refused(
-    data: bytes, entries: int, figures: int, width: int
+    data: bytes, entries: int, scalars: int, width: int
 ) -> None:
-    layout = Layout(entries, figures, width)
+    layout = Layout(entries, scalars, width)
     if len(data) != layout.nbytes:
         with pytest.raises(MaskError, match=f"must have {layout.nbytes} bytes, got {len(data)}"):
             Words.unpack(data, layout)

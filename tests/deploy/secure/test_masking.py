@@ -66,7 +66,7 @@ def test_the_server_gets_weighted_sums() -> None:
     np.testing.assert_allclose(gradient, weights[:, 1].sum() * MESSAGE, atol=1e-5)
     np.testing.assert_allclose(update[0], sum(0.2 * client * WEIGHTS[client][0] for client in CLIENTS), atol=1e-4)
     np.testing.assert_allclose(update[1], 0.2 * sum(CLIENTS), atol=1e-4)
-    np.testing.assert_allclose(total.figures, [4.5, sum(CLIENTS)])
+    np.testing.assert_allclose(total.scalars, [4.5, sum(CLIENTS)])
 
 
 @pytest.mark.parametrize("stage", [Stage.SHARES, Stage.INPUT, Stage.REVEAL])

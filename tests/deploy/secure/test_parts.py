@@ -44,13 +44,13 @@ def test_the_sums_are_those_of_the_rounded_messages(weights: list[float], seed: 
                 step = step_of(message.norm, OPTIONS) * factor
                 total += step * levels[start : start + total.size].reshape(total.shape)
                 start += total.size
-    levels, figures = total_of(words, layout, clients)
+    levels, scalars = total_of(words, layout, clients)
     found = sums_of_parts(levels, parts, clients, OPTIONS)
     for mine, theirs in zip(found, wanted, strict=True):
         for one, other in zip(mine, theirs, strict=True):
             assert one.dtype == np.float32
             np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-9)
-    assert figures[0] == pytest.approx(sum(weights), abs=1e-5)
+    assert scalars[0] == pytest.approx(sum(weights), abs=1e-5)
 
 
 def test_a_sum_that_no_clipped_messages_have_is_refused() -> None:

@@ -33,7 +33,7 @@ def test_the_sum_is_the_sum_of_the_messages_bit_for_bit(bits: int, clients: int,
     total = Group(levels, SecureSum(bits)).total()
     assert total.clients == tuple(levels)
     np.testing.assert_array_equal(total.levels, _sum_of(levels, total.clients))
-    np.testing.assert_array_equal(total.figures, [sum(levels)])
+    np.testing.assert_array_equal(total.scalars, [sum(levels)])
 
 
 @settings(max_examples=20)
@@ -52,7 +52,7 @@ def test_clients_may_leave_at_every_stage(leaves: dict[int, Stage]) -> None:
     total = group.total(silent)
     assert total.clients == tuple(client for client in SIX if leaves.get(client, Stage.REVEAL) is Stage.REVEAL)
     np.testing.assert_array_equal(total.levels, _sum_of(SIX, total.clients))
-    np.testing.assert_array_equal(total.figures, [sum(total.clients)])
+    np.testing.assert_array_equal(total.scalars, [sum(total.clients)])
 
 
 @pytest.mark.parametrize("stage", list(Stage))

@@ -1,4 +1,4 @@
-"""What back ends have in common: what they are asked, what simulations need not do, and how messages become sums."""
+"""What back ends have in common: what they are asked, what they do by default, and how messages become sums."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import fedmime as fm
 from engine.setting import PROBLEM, a, o, population
 from fedmime.aggregation.aggregator import PLAIN
 from fedmime.algorithms.abstract import anchor_of
-from fedmime.engine.backends.backend import Accepted, Simulated, Work
+from fedmime.engine.backends.backend import Accepted, Backend, Work
 from fedmime.engine.sampling import Schedule
 
 MIME, SPLIT = (a.mime(o.momentum(), 0.1, split=split) for split in (False, True))
@@ -45,11 +45,15 @@ def test_full_gradients_take_the_masks_of_local_steps_where_a_difference_needs_t
 def test_in_a_simulation_clients_know_the_key_and_nothing_is_sent() -> None:
     key, blank = jax.random.key(1), {"c": np.zeros(2)}
     cost = fm.communication.cost(MIME, PROBLEM.init(key))
+
+    class Simulated(Backend):
+        """What a back end has that says nothing else."""
+
     simulated = Simulated()
     assert simulated.noise_key(key) is key
     assert simulated.stored(blank) is blank
     assert simulated.traffic(cost, MIME) is cost
-    assert simulated.figures() == {}
+    assert simulated.telemetry() == {}
     assert simulated.broadcaster is None
 
 
@@ -62,7 +66,7 @@ def test_sums_are_weighted_and_what_is_beside_them_is_not() -> None:
     assert totals is not None
     np.testing.assert_allclose(totals.send, [2.0, 2.0])
     np.testing.assert_allclose(totals.add, [7.0, 3.0])
-    assert (float(totals.figures), accepted.weight, totals.kept) == (3.0, 1.0, None)
+    assert (float(totals.scalars), accepted.weight, totals.messages) == (3.0, 1.0, None)
 
 
 def test_padding_counts_for_nothing() -> None:
@@ -72,7 +76,7 @@ def test_padding_counts_for_nothing() -> None:
             accepted = Accepted(linear=False, rows=rows)
             for w, message in MESSAGES:
                 accepted.add(w, message)
-            kept = accepted.collected
-            assert len(kept.weights) == max(rows, 3)
-            found.append(combiner.combine(kept.messages, kept.weights))
+            messages = accepted.collected
+            assert len(messages.weights) == max(rows, 3)
+            found.append(combiner.combine(messages.values, messages.weights))
         np.testing.assert_allclose(*found, rtol=1e-12)

@@ -16,7 +16,7 @@ import pytest
 
 import fedmime as fm
 from algorithms.test_transcription import relative_error
-from fedmime.engine.backends.local import dispatch
+from fedmime.engine.backends.local import backend as local
 from fedmime.engine.backends.local.layout import Layout
 from fedmime.engine.backends.specification import Local
 from fedmime.engine.sampling import Schedule
@@ -185,7 +185,7 @@ def test_any_layout_gives_the_same_round(layout: str, algorithm: str) -> None:
     ],
 )
 def test_waves_give_the_same_round(model: str, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "WAVE_BYTES", 2000)
+    monkeypatch.setattr(local, "WAVE_BYTES", 2000)
     assert _agree(model, algorithm, 1) <= 1e-12
 
 

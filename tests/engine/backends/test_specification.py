@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import pytest
 
 import fedmime as fm
 from engine.setting import KINDS, PROBLEM, population
-from fedmime.engine.backends.ray.driver import RayBackend
 
 
 @pytest.mark.parametrize(
@@ -34,11 +32,3 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(fm.ConfigError, match=r"the Ray back end is an extra: pip install 'fedmime\[ray\]'"):
         fm.simulate(KINDS["fedavg"], PROBLEM, population([3, 4]), 1, 2, backend="ray")
-
-
-def test_starting_a_back_end_starts_no_process() -> None:
-    pytest.importorskip("ray", reason="the extra fedmime[ray] is not installed")
-    started = fm.backends.ray(workers=5).start(PROBLEM, PROBLEM.init(jax.random.key(0)))
-    assert isinstance(started, RayBackend)
-    assert started._crew is None
-    started.close()

@@ -36,7 +36,7 @@ class Deliveries:
         self._sizes: collections.OrderedDict[str, dict[str, int]] = collections.OrderedDict()  # by session and record
 
     def announce(self, body: bytes) -> str:
-        """Judge the announcement of a reply.
+        """Check the announcement of a reply.
 
         Returns:
             The request that it answers, for `announced` and `forget`.
@@ -77,7 +77,7 @@ class Deliveries:
         self._pending.pop(asked, None)
 
     def deliver(self, body: bytes) -> None:
-        """Judge a record of a reply.
+        """Check a record of a reply.
 
         Raises:
             NotAllowed: it belongs to no reply, or there is too much of it.

@@ -7,8 +7,8 @@ clients. It also reads requests of up to two gigabytes into memory before it loo
 
 The guard stands before all that. Only processes of its own user on its own machine reach more than the interface of
 nodes. Requests to that one are bounded before they are read, closely until Flower has accepted their key, and what
-nodes deliver is judged (`deliveries.py`). The launcher asks the guard whether it is there before it does anything else,
-because how it is put before the SuperLink depends on Flower's insides.
+nodes deliver is checked (`deliveries.py`). The launcher asks the guard whether it is there before it does anything
+else, because how it is put before the SuperLink depends on Flower's insides.
 """
 
 from __future__ import annotations

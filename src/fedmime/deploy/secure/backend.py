@@ -23,7 +23,7 @@ from fedmime.deploy.dialect import Offer
 from fedmime.deploy.layout import layout_of as layout_of_messages
 from fedmime.deploy.messages import Mask, Masked, Stage, packed
 from fedmime.deploy.replies import Asked, Inbox, Verdict
-from fedmime.deploy.secure.contents import Figures, Messages, messages_of, parts_of
+from fedmime.deploy.secure.contents import MaskedScalars, Messages, messages_of, parts_of
 from fedmime.deploy.secure.options import MaskError, SecureSum
 from fedmime.deploy.secure.parts import layout_of, sums_of_parts
 from fedmime.deploy.secure.server import Aborted, Exchange, Request
@@ -57,7 +57,7 @@ class _Sum(NamedTuple):
     members: list[Asked]
     """Whose messages are in the sum."""
     messages: Messages
-    figures: Figures
+    scalars: MaskedScalars
 
 
 class _Reader:
@@ -132,7 +132,7 @@ class SecureBackend(DeployedBackend):
             raise Aborted(str(problem)) from None
         gradients, train = wanted[0].gradients, wanted[0].train
         parts = parts_of(current.layout, work.aggregator, gradients, train, group.largest)
-        layout = layout_of(parts, len(Figures._fields), len(group.nodes), secure)
+        layout = layout_of(parts, len(MaskedScalars._fields), len(group.nodes), secure)
         exchange = Exchange(secure, list(group.nodes), layout)
         for stage in Stage:
             inbox = self._staged(current, offer, group, exchange, greetings if stage is Stage.KEYS else {})
@@ -151,7 +151,7 @@ class SecureBackend(DeployedBackend):
         except MaskError as problem:
             raise Aborted(str(problem)) from None
         members = [group.asked[client] for client in total.clients]
-        return _Sum(members, messages_of(sums, current.layout, gradients), Figures(*total.figures.tolist()))
+        return _Sum(members, messages_of(sums, current.layout, gradients), MaskedScalars(*total.scalars.tolist()))
 
     def _group(self, current: Round, work: Work, wanted: Sequence[Asked]) -> _Group:
         """The clients of a group that are connected, and their weights; the others are late."""
@@ -216,27 +216,27 @@ class SecureBackend(DeployedBackend):
         work, share, unclipped = offer.work, 0.0, 0.0
         gradients: tuple[Vector, ...] = ()
         totals = None
-        for members, messages, figures in sums:
+        for members, messages, scalars in sums:
             if messages.gradients:
-                gradients, unclipped = messages.gradients, figures.gradients_unclipped
+                gradients, unclipped = messages.gradients, scalars.gradients_unclipped
                 share = float(sum(work.gradients[each.place] for each in members))
                 current.probed = {each.place for each in members}
             if messages.update is not None:
-                totals = _totals(work, members, messages.update, figures)
+                totals = _totals(work, members, messages.update, scalars)
                 current.trained += [each.member.client for each in members]
         heard = len(current.heard)
         return Answer(gradients, share, totals, heard, lambda: current.refused, round(unclipped), current.strays)
 
 
-def _totals(work: Work, members: Sequence[Asked], update: Any, figures: Figures) -> Totals:
+def _totals(work: Work, members: Sequence[Asked], update: Any, scalars: MaskedScalars) -> Totals:
     """The sums over a group that has trained. Weights and steps are the server's own knowledge."""
     weights = [float(work.updates[each.place]) for each in members]
     steps = [each.member.steps for each in members]
     weighted = sum(w * k for w, k in zip(weights, steps, strict=True))
-    unclipped = round(figures.update_unclipped)
-    own = engine.Figures(sum(weights), figures.loss, figures.drift, sum(steps), weighted, len(members), unclipped)
+    unclipped = round(scalars.update_unclipped)
+    own = engine.Scalars(sum(weights), scalars.loss, scalars.drift, sum(steps), weighted, len(members), unclipped)
     send, add = update
-    return Totals(send, add, jnp.stack([jnp.asarray(figure, float) for figure in own]))
+    return Totals(send, add, jnp.stack([jnp.asarray(scalar, float) for scalar in own]))
 
 
 def _by_role(wanted: Sequence[Asked]) -> list[list[Asked]]:

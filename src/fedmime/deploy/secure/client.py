@@ -140,7 +140,7 @@ class Member:
         """The message of this client under its masks, after it has received the others' shares."""
         if not self._present or not self._seed:
             raise MaskError("a message is masked once, after the shares of the others have come")
-        layout = Layout(len(words.entries), len(words.figures) - 1, self._options.width(len(self._asked)))
+        layout = Layout(len(words.entries), len(words.scalars) - 1, self._options.width(len(self._asked)))
         masked = words.plus(Words.mask(self._seed, layout))
         self._seed = b""
         others = {client: public for client, public in self._public.items() if client in self._present}

@@ -23,7 +23,7 @@ from fedmime.errors import ConfigError
 from fedmime.vector import Vector
 
 
-class Figures(NamedTuple):
+class MaskedScalars(NamedTuple):
     """Numbers of a client that are summed beside its messages."""
 
     loss: float
@@ -74,7 +74,7 @@ def contribution_of(
         send,
         add,
         (float(aggregator.clip_norm(UPDATE)), float(aggregator.clip_norm(GRADIENT))),
-        Figures(reply.loss, reply.drift, reply.gradients_unclipped, reply.update_unclipped),
+        MaskedScalars(reply.loss, reply.drift, reply.gradients_unclipped, reply.update_unclipped),
         [np.random.default_rng(np.asarray(jax.random.key_data(sender.key))) for sender in senders],
     )
 

@@ -4,7 +4,7 @@ A client clips its message to a norm C and rounds every entry at random, without
 C / (2^(bits − 1) − 1). The levels do not depend on the message, so the sum of the integers is the integer of the sum.
 Sums are taken modulo a power of two that no sum of a whole group can reach, so they are exact.
 
-Beside the entries go a few figures of 64 bits each, such as the loss. The first one is 1 for every client, so that its
+Beside the entries go a few scalars of 64 bits each, such as the loss. The first one is 1 for every client, so that its
 sum tells whether all masks were removed.
 """
 
@@ -21,15 +21,15 @@ from fedmime.deploy.secure.options import WORD, MaskError, SecureSum
 from fedmime.deploy.secure.primitives import random_bytes
 from fedmime.errors import ConfigError
 
-_FIGURE_STEP = 2.0**-20
-_MOST_FIGURE = 2.0**32  # larger ones are cut off, so that no sum over a group reaches 2^63 steps
+_SCALAR_STEP = 2.0**-20
+_MOST_SCALAR = 2.0**32  # larger ones are cut off, so that no sum over a group reaches 2^63 steps
 
 
 class Layout(NamedTuple):
     """How many numbers a message has, and how wide they are; both sides derive it."""
 
     entries: int
-    figures: int
+    scalars: int
     """Without the one that counts clients."""
     width: int
     """Bits of an entry when it is sent."""
@@ -37,7 +37,7 @@ class Layout(NamedTuple):
     def wire(self) -> list[wire.Integers | jax.ShapeDtypeStruct]:
         """What is sent of `Words`, as shapes."""
         entries = jax.ShapeDtypeStruct((self.entries,), np.dtype(wire.storage(self.width)))
-        return [wire.Integers(entries, self.width), jax.ShapeDtypeStruct((1 + self.figures,), np.dtype(np.uint64))]
+        return [wire.Integers(entries, self.width), jax.ShapeDtypeStruct((1 + self.scalars,), np.dtype(np.uint64))]
 
     @property
     def nbytes(self) -> int:
@@ -50,33 +50,33 @@ class Words(NamedTuple):
 
     entries: np.ndarray
     """[entries] uint32"""
-    figures: np.ndarray
-    """[1 + figures] uint64, the number of clients first."""
+    scalars: np.ndarray
+    """[1 + scalars] uint64, the number of clients first."""
 
     @classmethod
     def zeros(cls, layout: Layout) -> Self:
         """The sum of no messages."""
-        return cls(np.zeros(layout.entries, np.uint32), np.zeros(1 + layout.figures, np.uint64))
+        return cls(np.zeros(layout.entries, np.uint32), np.zeros(1 + layout.scalars, np.uint64))
 
     @classmethod
     def mask(cls, seed: bytes, layout: Layout) -> Self:
         """Pseudo-random words that follow from a seed."""
         middle = layout.entries * 4
-        data = random_bytes(seed, middle + (1 + layout.figures) * 8)
+        data = random_bytes(seed, middle + (1 + layout.scalars) * 8)
         return cls(data[:middle].view("<u4").astype(np.uint32), data[middle:].view("<u8").astype(np.uint64))
 
     def plus(self, other: Words) -> Words:
         """The sum, modulo the powers of two that the words hold."""
-        return Words(self.entries + other.entries, self.figures + other.figures)
+        return Words(self.entries + other.entries, self.scalars + other.scalars)
 
     def minus(self, other: Words) -> Words:
         """The difference, modulo the same."""
-        return Words(self.entries - other.entries, self.figures - other.figures)
+        return Words(self.entries - other.entries, self.scalars - other.scalars)
 
     def pack(self, layout: Layout) -> bytes:
         """The bytes that are sent: of each entry only as many bits as the sum needs."""
         lowest = (self.entries & np.uint32((1 << layout.width) - 1)).astype(wire.storage(layout.width))
-        return wire.pack([wire.Integers(lowest, layout.width), self.figures])
+        return wire.pack([wire.Integers(lowest, layout.width), self.scalars])
 
     @classmethod
     def unpack(cls, data: bytes, layout: Layout) -> Self:
@@ -87,8 +87,8 @@ class Words(NamedTuple):
         """
         if len(data) != layout.nbytes:
             raise MaskError(f"a masked message must have {layout.nbytes} bytes, got {len(data)}")
-        entries, figures = wire.unpack(data, layout.wire())
-        return cls(entries.numbers.astype(np.uint32), figures)
+        entries, scalars = wire.unpack(data, layout.wire())
+        return cls(entries.numbers.astype(np.uint32), scalars)
 
 
 class Scaled(NamedTuple):
@@ -149,26 +149,26 @@ def _row(arrays: Iterable[np.ndarray]) -> np.ndarray:
     return np.concatenate([*(np.asarray(array, np.float64).ravel() for array in arrays), np.zeros(0)])
 
 
-def words_of(levels: np.ndarray, figures: Sequence[float]) -> Words:
+def words_of(levels: np.ndarray, scalars: Sequence[float]) -> Words:
     """A client's message, before it is masked. Negative integers wrap round.
 
     Args:
         levels: integers from `levels_of` [entries].
-        figures: numbers that are summed beside them; what is larger than 2^32 is cut off.
+        scalars: numbers that are summed beside them; what is larger than 2^32 is cut off.
 
     Raises:
-        MaskError: a figure is not finite.
+        MaskError: a scalar is not finite.
     """
-    values = np.asarray(figures, np.float64)
+    values = np.asarray(scalars, np.float64)
     if not np.isfinite(values).all():
-        raise MaskError(f"figures must be finite, got {values.tolist()}")
-    steps = np.rint(np.clip(values, -_MOST_FIGURE, _MOST_FIGURE) / _FIGURE_STEP).astype(np.int64)
+        raise MaskError(f"scalars must be finite, got {values.tolist()}")
+    steps = np.rint(np.clip(values, -_MOST_SCALAR, _MOST_SCALAR) / _SCALAR_STEP).astype(np.int64)
     counted = np.concatenate([np.ones(1, np.int64), steps])
     return Words(levels.astype(np.uint32), counted.astype(np.uint64))
 
 
 def total_of(words: Words, layout: Layout, clients: int) -> tuple[np.ndarray, np.ndarray]:
-    """The sums that unmasked words hold: integers [entries], int64, and figures [figures], float64.
+    """The sums that unmasked words hold: integers [entries], int64, and scalars [scalars], float64.
 
     Args:
         clients: how many messages were added.
@@ -176,8 +176,8 @@ def total_of(words: Words, layout: Layout, clients: int) -> tuple[np.ndarray, np
     Raises:
         MaskError: a mask was not removed, because a client sent wrong shares.
     """
-    if int(words.figures[0]) != clients:
+    if int(words.scalars[0]) != clients:
         raise MaskError("the masks do not cancel: a client sent wrong shares")
     shift = WORD - layout.width
     entries = (words.entries << np.uint32(shift)).view(np.int32) >> shift
-    return entries.astype(np.int64), words.figures[1:].view(np.int64) * _FIGURE_STEP
+    return entries.astype(np.int64), words.scalars[1:].view(np.int64) * _SCALAR_STEP

@@ -36,7 +36,7 @@ class Contribution(NamedTuple):
     """Those of its update that are summed unweighted."""
     norms: tuple[float, float]
     """C of updates and of gradients."""
-    figures: Sequence[float]
+    scalars: Sequence[float]
     """Numbers that are summed beside them, such as the loss."""
     random: Sequence[np.random.Generator]
     """For each gradient, then for the update if there is one, what decides its rounding."""
@@ -85,7 +85,7 @@ class Masking:
         contribution = self._compute(ask, arrays)
         return member.masked(
             words_of_parts(
-                messages_of(contribution, request.weights), contribution.figures, self._options, contribution.random
+                messages_of(contribution, request.weights), contribution.scalars, self._options, contribution.random
             )
         )
 

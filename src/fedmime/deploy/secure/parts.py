@@ -34,7 +34,7 @@ class Part(NamedTuple):
         return sum(math.prod(shape.shape) for shape in self.shapes)
 
 
-def layout_of(parts: Sequence[Part], figures: int, clients: int, options: SecureSum) -> Layout:
+def layout_of(parts: Sequence[Part], scalars: int, clients: int, options: SecureSum) -> Layout:
     """The layout of a client's message in a group of so many.
 
     Raises:
@@ -42,12 +42,12 @@ def layout_of(parts: Sequence[Part], figures: int, clients: int, options: Secure
     """
     for part in parts:
         shortened(part.norm, part.entries, options)
-    return Layout(sum(part.entries for part in parts), figures, options.width(clients))
+    return Layout(sum(part.entries for part in parts), scalars, options.width(clients))
 
 
 def words_of_parts(
     messages: Sequence[Scaled],
-    figures: Sequence[float],
+    scalars: Sequence[float],
     options: SecureSum,
     random: Sequence[np.random.Generator],
 ) -> Words:
@@ -55,14 +55,14 @@ def words_of_parts(
 
     Args:
         messages: the arrays of each part, and their weights.
-        figures: what is summed beside them.
+        scalars: what is summed beside them.
         random: a generator for each part, which decides its rounding.
 
     Raises:
         MaskError: something is not finite.
     """
     levels = [levels_of(message, options, draw) for message, draw in zip(messages, random, strict=True)]
-    return words_of(np.concatenate([*levels, np.zeros(0, np.int64)]), figures)
+    return words_of(np.concatenate([*levels, np.zeros(0, np.int64)]), scalars)
 
 
 def sums_of_parts(

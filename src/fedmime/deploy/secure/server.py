@@ -47,8 +47,8 @@ class Total(NamedTuple):
     """Whose messages are in the sum."""
     levels: np.ndarray
     """[entries] the sums of the integers, int64."""
-    figures: np.ndarray
-    """[figures] the sums of the figures."""
+    scalars: np.ndarray
+    """[scalars] the sums of the scalars."""
 
 
 class Exchange:

@@ -8,7 +8,7 @@ from fedmime.aggregation.communication import Cost, Traffic
 from fedmime.algorithms.algorithm import Algorithm
 from fedmime.deploy.layout import Layout, Places
 from fedmime.deploy.secure import fixed_point
-from fedmime.deploy.secure.contents import Figures
+from fedmime.deploy.secure.contents import MaskedScalars
 from fedmime.deploy.secure.options import SecureSum
 from fedmime.deploy.secure.primitives import PUBLIC_BYTES, SEALED_BYTES, SEED_SHARE_BYTES
 
@@ -34,7 +34,7 @@ def secure_cost(cost: Cost, algorithm: Algorithm, layout: Layout, options: Secur
 
     def masked(plain: Traffic, *exchanges: int) -> Traffic:
         """Traffic of exchanges with so many entries each."""
-        up = sum(fixed_point.Layout(n, len(Figures._fields), options.width(group)).nbytes for n in exchanges)
+        up = sum(fixed_point.Layout(n, len(MaskedScalars._fields), options.width(group)).nbytes for n in exchanges)
         keys, letters = 2 * PUBLIC_BYTES, (group - 1) * SEALED_BYTES
         beside = len(exchanges) * (keys + letters + group * SEED_SHARE_BYTES)
         return Traffic(plain.down + len(exchanges) * (group * keys + letters), up + beside)

@@ -44,7 +44,7 @@ class Work(NamedTuple):
     asks: bool
     """Whether full gradients are asked for in this round."""
     anchor: Anchor
-    """How local steps use gradient differences, so that phase 1 can keep what phase 2 needs."""
+    """How local steps use gradient differences, so that phase 1 can record what phase 2 needs."""
     aggregator: Aggregator
     """What happens to the clients' messages before they are added or combined."""
     losses: bool = False
@@ -87,7 +87,7 @@ class Problem(Protocol):
     def chunk(self) -> int: ...
 
 
-class Figures(NamedTuple):
+class Scalars(NamedTuple):
     """Scalars that clients add up beside their messages."""
 
     weight: Any
@@ -104,19 +104,19 @@ class Totals(NamedTuple):
     """Sums over the clients of one part of the cohort whose replies were accepted."""
 
     send: Any
-    """Σ wᵢ · Reply.send; `()` where the messages are kept."""
+    """Σ wᵢ · Reply.send; `()` where `messages` has them one by one."""
     add: Any
     """Σ Reply.add"""
-    figures: Any
-    """[7] the sums of `Figures`, as one array, which is copied between devices faster than seven."""
-    kept: Kept | None = None
+    scalars: Any
+    """[7] the sums of `Scalars`, as one array, which is copied between devices faster than seven."""
+    messages: ClientMessages | None = None
     """The clients' `Reply.send`, for a combiner that needs each of them."""
 
 
-class Kept(NamedTuple):
+class ClientMessages(NamedTuple):
     """The messages of single clients, decoded, for a combiner that needs all of them at once."""
 
-    messages: Any
+    values: Any
     """A pytree of arrays [clients, ...]; zeros for clients that were refused."""
     weights: Any
     """wᵢ [clients]; zero for clients that were refused."""
@@ -128,7 +128,7 @@ class Accepted:
 
     Args:
         linear: whether sums suffice.
-        rows: fill up kept messages to so many with zeros of weight zero, so that the server's program need not be
+        rows: fill up single messages to so many with zeros of weight zero, so that the server's program need not be
             compiled again when another number of clients replies.
     """
 
@@ -152,30 +152,30 @@ class Accepted:
 
     @property
     def collected(self) -> Any:
-        """Σ w·message, or `Kept` messages."""
+        """Σ w·message, or all messages as `ClientMessages`."""
         if self._linear:
             return self._sum
         missing = max(self._rows - len(self._messages), 0)
         padding = [jax.tree.map(jnp.zeros_like, self._messages[0])] * missing
         messages = jax.tree.map(lambda *leaves: jnp.stack(leaves), *self._messages, *padding)
-        return Kept(messages, jnp.asarray(self._weights + [0.0] * missing))
+        return ClientMessages(messages, jnp.asarray(self._weights + [0.0] * missing))
 
     @property
     def totals(self) -> Totals | None:
-        """What was collected of updates, with sums of what clients add and of their figures; None if there was none."""
+        """What was collected of updates, with sums of what clients add and of their scalars; None if there was none."""
         if self._beside is None:
             return None
-        add, figures = self._beside
+        add, scalars = self._beside
         if self._linear:
-            return Totals(self._sum, add, figures)
-        return Totals((), add, figures, self.collected)
+            return Totals(self._sum, add, scalars)
+        return Totals((), add, scalars, self.collected)
 
 
 class Answer(NamedTuple):
     """What a back end answers. Arrays may still be computed on the devices; `refused` waits for them."""
 
     gradients: tuple[Any, ...]
-    """For each point that was asked, Σ wⱼ ∇fⱼ(point), or `Kept` gradients of all clients."""
+    """For each point that was asked, Σ wⱼ ∇fⱼ(point), or the gradients of all clients as `ClientMessages`."""
     share: Any
     """Σ wⱼ of the clients in these sums: less than one where a client was left out."""
     totals: Totals | None
@@ -196,39 +196,38 @@ class Answer(NamedTuple):
 
 
 class Backend(Protocol):
-    """Where clients run."""
+    """Where clients run. Back ends extend this class, whose defaults are those of a simulation in one process."""
 
     problem: Problem
     layout: str
     """How a cohort is divided, in words. Sums over other parts are rounded differently, in their last bits."""
-    memory: ClientMemory | None
+    memory: ClientMemory | None = None
     """What clients keep between rounds, for algorithms whose clients keep anything. The round sets it before it asks,
     and finds the new values in it after `settle`."""
-    broadcaster: Broadcaster | None
+    broadcaster: Broadcaster | None = None
     """How the arrays that clients receive are encoded, for back ends that send them on. The round sets it, too."""
 
     def stored(self, blank: Any) -> Any:
         """What a run stores of what a client keeps that was never seen: the `blank` itself where clients run here."""
-        ...
+        return blank
 
     def noise_key(self, key: jax.Array) -> jax.Array:
         """The key of a round's privacy noise, given the round's: the same unless clients know the round's."""
-        ...
+        return key
 
     def traffic(self, cost: Cost, algorithm: Algorithm) -> Cost:
         """What a client sends and receives in a round, given what its messages have by themselves."""
-        ...
+        return cost
 
     def prepare(self, work: Work) -> None:
         """Read and lay out the data of a round ahead of time. Calling it is optional."""
-        ...
 
     def ask(
         self, work: Work, points: tuple[Vector, ...] = (), message: Message | None = None, bound: Any = np.inf
     ) -> Answer:
         """Ask the cohort for full gradients at `points`, and if a `message` is given, for training from it.
 
-        What phase 1 kept of the gradients stays with the back end until phase 2 of the same round. A reply whose
+        What phase 1 recorded of the gradients stays with the back end until phase 2 of the same round. A reply whose
         update is not finite or longer than `bound` is refused.
         """
         ...
@@ -241,38 +240,15 @@ class Backend(Protocol):
         """The value and the weight of every metric for each example of a batch."""
         ...
 
-    def figures(self) -> Mapping[str, float]:
+    def telemetry(self) -> Mapping[str, float]:
         """What the back end says about the last round beside its answer, by name, for the history.
 
         Names that begin with `seconds` are durations. They go to the timings of a run, which differ from run to run.
         """
-        ...
+        return {}
 
     def close(self) -> None:
         """Let go of processes and connections. The back end is not used afterwards."""
-        ...
-
-
-class Simulated:
-    """What the back ends of simulations have in common: one party runs the server and all clients."""
-
-    broadcaster: Broadcaster | None = None
-
-    def stored(self, blank: Any) -> Any:
-        """See `Backend.stored`."""
-        return blank
-
-    def noise_key(self, key: jax.Array) -> jax.Array:
-        """See `Backend.noise_key`."""
-        return key
-
-    def figures(self) -> Mapping[str, float]:
-        """See `Backend.figures`. There is nothing to say by default."""
-        return {}
-
-    def traffic(self, cost: Cost, algorithm: Algorithm) -> Cost:
-        """See `Backend.traffic`."""
-        return cost
 
 
 UNDRAWN = "an algorithm that looks at Client.pick must say so: draws = True, got draws = False"

@@ -23,16 +23,15 @@ from fedmime.engine.backends.backend import (
     UNDRAWN,
     Accepted,
     Answer,
-    Figures,
+    Backend,
     Problem,
-    Simulated,
+    Scalars,
     Work,
 )
 from fedmime.engine.backends.randomized import draws_random_numbers
 from fedmime.engine.cohort import Batches, ClientId, Cohort, Columns, Member, first_column
 from fedmime.engine.contract import check_metrics, example_metrics
 from fedmime.engine.intake import Intake
-from fedmime.engine.memory import ClientMemory
 from fedmime.errors import ClientFailed, ConfigError, FedmimeError
 from fedmime.vector import Vector, finite, squared_distance, zeros
 
@@ -64,13 +63,12 @@ class _Loading(NamedTuple):
     """Whether full gradients go through the mini-batches of local steps."""
 
 
-class ReferenceBackend(Simulated):
+class ReferenceBackend(Backend):
     """Clients one after another, in Python."""
 
     layout = "one client after another"
 
     def __init__(self, problem: Problem, model: Any, intake: Intake, drift: bool) -> None:
-        self.memory: ClientMemory | None = None
         self.problem, self._model, self._intake, self._drift = problem, model, intake, drift
         self._ready: dict[int, _Loading] = {}  # by round: the current one, and the next
         self._refused: dict[int, Reason] = {}  # clients whose gradient or update the gate refused
@@ -132,9 +130,6 @@ class ReferenceBackend(Simulated):
         arrays = {name: jnp.asarray(column) for name, column in batch.items()}
         return jax.device_get(example_metrics(self.problem, params, arrays))
 
-    def close(self) -> None:
-        """See `Backend.close`. There is nothing to let go of."""
-
     def _full_gradient(self, work: Work, loading: _Loading, client: _Loaded, point: Vector) -> Vector:
         """∇fᵢ(point), a weighted mean over chunks of the client's examples.
 
@@ -195,8 +190,8 @@ class ReferenceBackend(Simulated):
             return {}
         self._new[index] = jax.device_get(keep)
         w, steps = float(work.updates[loaded.place]), loaded.member.steps
-        figures = Figures(w, client.loss, client.drift, steps, w * steps, 1, delivered.unclipped)
-        accepted.add(w, send, add, jnp.stack([jnp.asarray(figure, float) for figure in figures]))
+        scalars = Scalars(w, client.loss, client.drift, steps, w * steps, 1, delivered.unclipped)
+        accepted.add(w, send, add, jnp.stack([jnp.asarray(scalar, float) for scalar in scalars]))
         return {index: float(client.loss) / steps}
 
 

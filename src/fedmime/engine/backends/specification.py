@@ -57,7 +57,7 @@ class Local:
 
     def start(self, problem: Problem, model: Any, needs: Needs = NO_NEEDS) -> Backend:
         """See `Specification.start`."""
-        from fedmime.engine.backends.local.dispatch import LocalBackend
+        from fedmime.engine.backends.local.backend import LocalBackend
 
         intake = needs.intake or Intake(problem.check)
         return LocalBackend(problem, model, self.devices, intake, needs.drift, self.layout, needs.expected)

@@ -34,10 +34,16 @@ def dense(x: jax.Array, w: jax.Array, b: jax.Array | None = None) -> jax.Array:
     return z if b is None else z + b
 
 
-@jax.custom_vjp
-def _matmul(x: jax.Array, w: jax.Array) -> jax.Array:
-    """The product x wᵀ [n, out] for x [n, in] and w [out, in], with its own backward pass."""
-    return inner_products(x, w)
+@bilinear
+def inner_products(x: jax.Array, w: jax.Array) -> jax.Array:
+    """The product x wᵀ [n, out] for x [n, in] and w [out, in]: the outputs of a `dense` layer without biases."""
+    return ops.inner_products(x, w)
+
+
+@bilinear
+def outer_sum(d: jax.Array, a: jax.Array) -> jax.Array:
+    r"""The sum $\sum_j d_j a_j^\top$ [out, in] for d [n, out] and a [n, in]: the weight gradient of `dense`."""
+    return ops.outer_sum(d, a)
 
 
 def _matmul_forward(x: jax.Array, w: jax.Array) -> tuple[jax.Array, Pair]:
@@ -51,19 +57,8 @@ def _matmul_backward(saved: Pair, d: jax.Array) -> Pair:
     return d @ w, outer_sum(d, x)
 
 
+_matmul = jax.custom_vjp(inner_products)  # with its own backward pass
 _matmul.defvjp(_matmul_forward, _matmul_backward)
-
-
-@bilinear
-def inner_products(x: jax.Array, w: jax.Array) -> jax.Array:
-    """The product x wᵀ [n, out] for x [n, in] and w [out, in]: the outputs of a `dense` layer without biases."""
-    return ops.inner_products(x, w)
-
-
-@bilinear
-def outer_sum(d: jax.Array, a: jax.Array) -> jax.Array:
-    r"""The sum $\sum_j d_j a_j^\top$ [out, in] for d [n, out] and a [n, in]: the weight gradient of `dense`."""
-    return ops.outer_sum(d, a)
 
 
 def embedding(tokens: jax.Array, table: jax.Array) -> jax.Array:

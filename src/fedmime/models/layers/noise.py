@@ -24,14 +24,14 @@ def dropout(x: jax.Array, rate: float, key: jax.Array) -> jax.Array:
         key: random key of the step.
     """
     bits = 8 if (256.0 * rate).is_integer() else 16
-    kept = max(1, round((1.0 - rate) * 2**bits))
-    if kept == 2**bits:
+    survivors = max(1, round((1.0 - rate) * 2**bits))
+    if survivors == 2**bits:
         return x
-    return jnp.where(_mask(key, x.shape, kept, bits), x * (2**bits / kept), 0.0)
+    return jnp.where(_mask(key, x.shape, survivors, bits), x * (2**bits / survivors), 0.0)
 
 
-def _mask(key: jax.Array, shape: Sequence[int], kept: int, bits: int) -> jax.Array:
-    """A boolean mask that is true with probability kept / 2^bits.
+def _mask(key: jax.Array, shape: Sequence[int], survivors: int, bits: int) -> jax.Array:
+    """A boolean mask that is true with probability survivors / 2^bits.
 
     Each 32-bit random word serves 32 / bits elements, because random bits are the expensive part. The loop over the
     parts of a word is needed: XLA fuses any other expression into its consumers, and would then draw the mask again for
@@ -39,14 +39,14 @@ def _mask(key: jax.Array, shape: Sequence[int], kept: int, bits: int) -> jax.Arr
 
     Args:
         shape: [examples, ...]; each example begins with a new word.
-        kept: elements out of 2^bits that are kept.
+        survivors: elements out of 2^bits that survive.
         bits: bits of a word per element, 8 or 16.
     """
     rows, size, per_word = shape[0], math.prod(shape[1:]), 32 // bits
     words = jax.random.bits(key, (rows, -(-size // per_word)), jnp.uint32)
 
     def part(_: None, shift: jax.Array) -> tuple[None, jax.Array]:
-        return None, ((words >> shift) & jnp.uint32(2**bits - 1)) < jnp.uint32(kept)
+        return None, ((words >> shift) & jnp.uint32(2**bits - 1)) < jnp.uint32(survivors)
 
     parts = lax.scan(part, None, jnp.arange(0, 32, bits, dtype=jnp.uint32))[1]
     return jnp.moveaxis(parts, 0, 1).reshape(rows, -1)[:, :size].reshape(shape)

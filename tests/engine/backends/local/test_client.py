@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedmime as fm
-from fedmime.engine.backends.local.dispatch import LocalBackend
+from fedmime.engine.backends.local.backend import LocalBackend
 
 MOMENTUM = fm.optimizers.momentum()
 ALGORITHMS = {

@@ -14,10 +14,10 @@ import fedmime as fm
 from engine.setting import population
 from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.abstract import Anchor
-from fedmime.engine.backends.backend import Kept, Totals, Work
+from fedmime.engine.backends.backend import ClientMessages, Totals, Work
 from fedmime.engine.backends.ray.parts import PartAnswer, Sent, accepted, added, arrived, plain, split
-from fedmime.engine.round import work_of
 from fedmime.engine.sampling import Schedule
+from fedmime.engine.work import work_of
 from fedmime.errors import DataError
 
 MIME = fm.algorithms.mime(fm.optimizers.momentum(0.9), 0.05)
@@ -115,12 +115,12 @@ def test_refused_clients_are_told_in_the_order_of_the_cohort() -> None:
 
 def test_single_messages_are_joined_without_those_refused() -> None:
     """The number of rows does not depend on who was refused, so that the server's program serves every round."""
-    kept = accepted(Kept(np.arange(6.0).reshape(3, 2), np.asarray([0.5, 0.0, 0.25])))
-    assert kept.messages.tolist() == [[0, 1], [4, 5]]
-    totals = Totals((), (), np.ones(7), kept)
+    messages = accepted(ClientMessages(np.arange(6.0).reshape(3, 2), np.asarray([0.5, 0.0, 0.25])))
+    assert messages.values.tolist() == [[0, 1], [4, 5]]
+    totals = Totals((), (), np.ones(7), messages)
     cohort = _work().cohort
     answer = added([_answer(totals=totals), _answer(totals=totals)], cohort)
     assert answer.totals is not None
-    assert answer.totals.kept is not None
-    assert answer.totals.kept.weights.tolist() == [0.5, 0.25, 0.5, 0.25, 0.0, 0.0]
-    assert answer.totals.kept.messages.shape == (len(cohort.training), 2)
+    assert answer.totals.messages is not None
+    assert answer.totals.messages.weights.tolist() == [0.5, 0.25, 0.5, 0.25, 0.0, 0.0]
+    assert answer.totals.messages.values.shape == (len(cohort.training), 2)

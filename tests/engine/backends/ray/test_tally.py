@@ -24,7 +24,7 @@ def test_rounds_and_workers_are_counted() -> None:
     lost.append((other, "it died"))
     tally.begin(7, lost)
     tally.received([_received(one, 1, 1.0)])  # phase 2 of the same round
-    assert tally.figures() == {
+    assert tally.telemetry() == {
         "workers": 2,
         "workers_lost": 1,
         "bytes_broadcast": 32,
@@ -34,7 +34,7 @@ def test_rounds_and_workers_are_counted() -> None:
     }
     tally.begin(8, lost)
     tally.received([_received(one, 10, 1.0)])
-    assert (tally.figures()["bytes_gathered"], tally.figures()["workers_lost"]) == (80, 0)
+    assert (tally.telemetry()["bytes_gathered"], tally.telemetry()["workers_lost"]) == (80, 0)
     assert list(tally.lines()) == [
         "worker 0: 2 rounds, 3 parts, 3.0 s of computing, 0.0 MB of answers",
         "worker 1: 1 rounds, 1 parts, 2.0 s of computing, 0.0 MB of answers; lost: it died",

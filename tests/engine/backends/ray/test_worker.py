@@ -14,7 +14,7 @@ import pytest
 import fedmime as fm
 from engine.setting import KINDS, PROBLEM, close, model, population, same
 from fedmime.engine.backends.backend import Answer
-from fedmime.engine.backends.local.dispatch import LocalBackend
+from fedmime.engine.backends.local.backend import LocalBackend
 from fedmime.engine.backends.ray import worker
 from fedmime.engine.backends.ray.parts import Part, added, plain, split
 from fedmime.engine.backends.ray.worker import Ask, MemoryFile, SlotMemory, Slots, Task

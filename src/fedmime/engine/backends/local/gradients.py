@@ -1,11 +1,11 @@
-"""Gradients inside the compiled programs: full gradients of a lane's clients, and what they keep for local steps.
+"""Gradients inside the compiled programs: full gradients of a lane's clients, and what they record for local steps.
 
 A local step of Mime needs the gradient of its mini-batch at y and at the anchor x. There are three ways to the second:
 
-- `factors`: while the full gradient at x goes through the examples, it keeps of each example what rebuilds its
+- `factors`: while the full gradient at x goes through the examples, it records of each example what rebuilds its
   gradient (see `fedmime.models.problem.Factors`);
 - `cache`: where every example is in exactly one mini-batch of the round, the full gradient goes through the
-  mini-batches and keeps the gradient of each;
+  mini-batches and records the gradient of each;
 - `twice`: the step computes a second gradient.
 
 The choice is the engine's; algorithms only ask for `Client.grad_difference`.
@@ -92,7 +92,7 @@ class Lane(NamedTuple):
 
 
 class AtAnchor(NamedTuple):
-    """What the full gradient at the anchor kept for local steps."""
+    """What the full gradient at the anchor recorded for local steps."""
 
     how: str
     """`factors` or `cache`."""
@@ -154,7 +154,7 @@ def loss_and_difference(
 
 
 def loss_at_anchor(examples: Examples, at_anchor: AtAnchor) -> jax.Array:
-    """The loss of a mini-batch at the anchor, where it was kept."""
+    """The loss of a mini-batch at the anchor, where it was recorded."""
     if at_anchor.how == "cache":
         return at_anchor.losses[examples.step]
     return _weighted(at_anchor.losses[examples.rows], examples)
@@ -174,28 +174,28 @@ def whole(lane: Lane) -> Part:
     return Part((0, lane.tables.lengths[0]), (0, lane.tables.lengths[1]))
 
 
-def full_gradient(lane: Lane, point: Vector, part: Part, how: str | None, kept: Any) -> tuple[Vector, Any]:
-    """A part's share of the mean full gradient at a point, and what is kept of the gradients there.
+def full_gradient(lane: Lane, point: Vector, part: Part, how: str | None, recorded: Any) -> tuple[Vector, Any]:
+    """A part's share of the mean full gradient at a point, and what is recorded of the gradients there.
 
     Args:
-        how: `None` takes large batches over the union of the clients' examples, `factors` does the same and keeps the
+        how: `None` takes large batches over the union of the clients' examples, `factors` does the same and records the
             factors of every example; `steps` goes through the clients' own mini-batches, of which every example is in
-            exactly one, and `cache` does so and keeps the gradient of every mini-batch.
-        kept: the tables of `blank_tables`, in which other parts may have written before.
+            exactly one, and `cache` does so and records the gradient of every mini-batch.
+        recorded: the tables of `blank_tables`, in which other parts may have written before.
     """
     if how in ("steps", "cache"):
-        return _by_steps(lane, point, part, kept)
+        return _by_steps(lane, point, part, recorded)
     if how == "factors":
-        return _with_factors(lane, point, part, kept)
+        return _with_factors(lane, point, part, recorded)
 
     def add(i: jax.Array, total: Vector) -> Vector:
         return formed(lazy(total) + loss_and_grad(lane, point, lane.chunk_of(i))[1])
 
-    return lax.fori_loop(*part.chunks, add, zeros(point)), kept
+    return lax.fori_loop(*part.chunks, add, zeros(point)), recorded
 
 
 def blank_tables(lane: Lane, point: Vector, how: str | None) -> Any:
-    """Empty tables for what is kept of the gradients at a point: losses, and factors or gradients; or nothing."""
+    """Empty tables for what is recorded of the gradients at a point: losses, and factors or gradients; or nothing."""
     if how == "factors":
         losses, factors = jax.eval_shape(lambda: _record(lane, point, jnp.zeros((), jnp.int32))[1:])
         length = lane.tables.places.shape[0] + lane.chunk  # the padding of the last chunk is written, too
@@ -213,27 +213,27 @@ def _record(lane: Lane, point: Vector, i: jax.Array) -> tuple[Examples, jax.Arra
     return examples, *rules.record(point.tree, examples.fields, examples.key)
 
 
-def _with_factors(lane: Lane, point: Vector, part: Part, kept: Any) -> tuple[Vector, Any]:
+def _with_factors(lane: Lane, point: Vector, part: Part, recorded: Any) -> tuple[Vector, Any]:
     rules = lane.problem.factors
     assert rules is not None
 
     def add(i: jax.Array, carry: tuple[Vector, Any]) -> tuple[Vector, Any]:
-        total, kept = carry
+        total, recorded = carry
         examples, losses, factors = _record(lane, point, i)
         total = formed(lazy(total) + LazyVector(rules.mean_grad(factors, examples.fields, examples.weights)))
         # The padding of a chunk overwrites the first rows of the next one, whose turn comes later.
         start = examples.rows[0]
         return total, jax.tree.map(
-            lambda table, new: lax.dynamic_update_slice_in_dim(table, new, start, 0), kept, (losses, factors)
+            lambda table, new: lax.dynamic_update_slice_in_dim(table, new, start, 0), recorded, (losses, factors)
         )
 
-    return lax.fori_loop(*part.chunks, add, (zeros(point), kept))
+    return lax.fori_loop(*part.chunks, add, (zeros(point), recorded))
 
 
-def _by_steps(lane: Lane, point: Vector, part: Part, kept: Any) -> tuple[Vector, Any]:
+def _by_steps(lane: Lane, point: Vector, part: Part, recorded: Any) -> tuple[Vector, Any]:
     """The full gradients at a point, a sum over mini-batches with the random numbers of the local steps.
 
-    If `kept` has tables, the loss and the gradient of every mini-batch are written to them.
+    If `recorded` has tables, the loss and the gradient of every mini-batch are written to them.
     """
     tables = lane.tables
     dtype = jax.tree.leaves(point)[0].dtype
@@ -242,17 +242,17 @@ def _by_steps(lane: Lane, point: Vector, part: Part, kept: Any) -> tuple[Vector,
         trainee = lane.trainee(i)
 
         def add(k: jax.Array, carry: Any) -> Any:
-            total, kept = carry
+            total, recorded = carry
             examples = lane.batch(trainee, k, dtype)
             loss, grad = loss_and_grad(lane, point, examples)
             share = jnp.asarray(tables.weights)[examples.rows[0]] * tables.counts[examples.step]  # w_j · count / n_j
-            if kept:
+            if recorded:
                 new = (loss.astype(dtype), grad.tree)
-                kept = jax.tree.map(
-                    lambda table, row: lax.dynamic_update_index_in_dim(table, row, examples.step, 0), kept, new
+                recorded = jax.tree.map(
+                    lambda table, row: lax.dynamic_update_index_in_dim(table, row, examples.step, 0), recorded, new
                 )
-            return formed(lazy(total) + share * grad), kept
+            return formed(lazy(total) + share * grad), recorded
 
         return lax.fori_loop(0, trainee.steps, add, carry)
 
-    return lax.fori_loop(*part.clients, of_client, (zeros(point), kept))
+    return lax.fori_loop(*part.clients, of_client, (zeros(point), recorded))

@@ -21,7 +21,7 @@ from fedmime.aggregation.aggregator import Aggregator, sender_of
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
 from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.algorithm import Algorithm, Message, Reply
-from fedmime.engine.backends.backend import Figures, Problem, Totals
+from fedmime.engine.backends.backend import Problem, Scalars, Totals
 from fedmime.engine.backends.local.client import LaneClient, Watch
 from fedmime.engine.backends.local.devices import REPLICATED, SHARDED
 from fedmime.engine.backends.local.gradients import AtAnchor, Lane, Part, blank_tables, full_gradient, whole
@@ -54,14 +54,16 @@ class Options(NamedTuple):
 class Gathered(NamedTuple):
     """What a program gives for single clients, in arrays [devices * lanes, clients, ...]."""
 
-    kept: Any
-    """What the gradient program keeps for local steps, of examples or mini-batches; or what clients keep."""
     refused: Any
-    """The `Reason` of every client, as a number; `()` where nobody was judged."""
+    """The `Reason` of every client, as a number; `()` where no message was judged."""
     messages: Any
     """The decoded messages, for a combiner that needs all of them; `()` otherwise."""
     losses: Any = ()
     """The sum of each client's mini-batch losses, if these are wanted; `()` otherwise."""
+    kept: Any = ()
+    """What clients keep between rounds, of the training program."""
+    recorded: Any = ()
+    """What the gradient program recorded at the anchor for local steps, of examples or mini-batches."""
 
 
 @functools.partial(jax.jit, static_argnames=("problem", "options"))
@@ -88,15 +90,15 @@ def gradients(
         lane = Lane(problem, pool, tables, key, options.chunk, options.lanes == 1)
         hows = [options.at_anchor if i == options.anchor else None for i in range(len(points))]
         hows = [how or ("steps" if options.by_steps else None) for how in hows]
-        kept = [blank_tables(lane, point, how) for point, how in zip(points, hows, strict=True)]
+        recorded = [blank_tables(lane, point, how) for point, how in zip(points, hows, strict=True)]
         if aggregator.by_client:
-            sums, figures, kept, refused, messages = _by_client(aggregator, lane, points, hows, kept, bound)
+            sums, scalars, recorded, refused, messages = _by_client(aggregator, lane, points, hows, recorded, bound)
         else:
-            parts = [full_gradient(lane, *each) for each in zip(points, repeat(whole(lane)), hows, kept, strict=False)]
-            sums, kept = zip(*parts, strict=True)
-            figures, refused, messages = jnp.zeros(2), (), ()
-        at_anchor = () if options.anchor is None else kept[options.anchor]
-        return (tuple(sums), figures), Gathered(at_anchor, refused, messages)
+            asked = zip(points, repeat(whole(lane)), hows, recorded, strict=False)
+            sums, recorded = zip(*(full_gradient(lane, *each) for each in asked), strict=True)
+            scalars, refused, messages = jnp.zeros(2), (), ()
+        at_anchor = () if options.anchor is None else recorded[options.anchor]
+        return (tuple(sums), scalars), Gathered(refused, messages, recorded=at_anchor)
 
     return _on_devices(options, in_lane, tables, (), points, aggregator, pool, key, bound)
 
@@ -106,17 +108,17 @@ def _by_client(
     lane: Lane,
     points: tuple[Vector, ...],
     hows: list[str | None],
-    kept: list[Any],
+    recorded: list[Any],
     bound: jax.Array,
 ) -> tuple[Any, jax.Array, Any, jax.Array, Any]:
     """The full gradients of a lane's clients, each encoded, decoded and judged by itself."""
     shares, linear = lane.tables.asked_shares, aggregator.combiner.linear
 
     def fold(j: jax.Array, carry: Any) -> Any:
-        sums, figures, kept, refused, messages = carry
+        sums, scalars, recorded, refused, messages = carry
         asked = Asked(*jnp.asarray(lane.tables.asked)[j])
         part = Part((asked.first, asked.first + asked.chunks), (j, j + 1))
-        found = [full_gradient(lane, *each) for each in zip(points, repeat(part), hows, kept, strict=False)]
+        found = [full_gradient(lane, *each) for each in zip(points, repeat(part), hows, recorded, strict=False)]
         senders = [sender_of(GRADIENT, lane.key, asked.client, number) for number in range(len(points))]
         each = [aggregator.deliver(g, (), by, bound) for (g, _), by in zip(found, senders, strict=True)]
         sent = tuple(delivered.message for delivered in each)
@@ -128,11 +130,11 @@ def _by_client(
             messages = put(messages, where(good, sent, jax.tree.map(jnp.zeros_like, sent)), j)
         unclipped = functools.reduce(jnp.logical_and, [delivered.unclipped for delivered in each], good)
         counted = jnp.stack([jnp.where(good, w, 0), unclipped])
-        return sums, figures + counted, [k for _, k in found], refused.at[j].set(reason), messages
+        return sums, scalars + counted, [rows for _, rows in found], refused.at[j].set(reason), messages
 
     blank = tuple(map(zeros, points))
     kinds = jax.tree.map(lambda leaf: jnp.zeros((*shares.shape, *leaf.shape), leaf.dtype), blank)
-    start = (blank if linear else (), jnp.zeros(2, shares.dtype), kept, jnp.zeros(shares.shape, jnp.int32))
+    start = (blank if linear else (), jnp.zeros(2, shares.dtype), recorded, jnp.zeros(shares.shape, jnp.int32))
     return lax.fori_loop(0, lane.tables.lengths[2], fold, (*start, () if linear else kinds))
 
 
@@ -154,14 +156,14 @@ def training(
     """Local steps of every client: each device's sums [devices, ...], and what belongs to single clients.
 
     Args:
-        at_anchor: what the gradient program kept in this round, or empty.
-        kept: what the clients had kept from earlier rounds, [devices * lanes, clients, ...].
+        at_anchor: what the gradient program recorded in this round, or empty.
+        kept: what the clients have kept from earlier rounds, [devices * lanes, clients, ...].
         pick: the cohort's step whose iterate is drawn, or -1.
         bound: how long an update may be before it is refused.
     """
 
-    def in_lane(tables: Tables, own: Any, message: Message, recipes: Any, pool: Any, key: Any, scalars: Any) -> Any:
-        (tables_at_anchor, kept), (pick, bound) = own, scalars
+    def in_lane(tables: Tables, own: Any, message: Message, recipes: Any, pool: Any, key: Any, numbers: Any) -> Any:
+        (tables_at_anchor, kept), (pick, bound) = own, numbers
         lane = Lane(problem, pool, tables, key, options.chunk, options.lanes == 1)
         known = AtAnchor(options.at_anchor, *tables_at_anchor) if options.at_anchor and tables_at_anchor else None
         algorithm, aggregator = recipes
@@ -209,7 +211,7 @@ def _train(
 
     def fold(i: jax.Array, carry: tuple[Totals, Gathered]) -> tuple[Totals, Gathered]:
         """Train client i and send its update. One that the gate refuses counts for nothing, whatever it holds."""
-        totals, (new, refused, messages, losses) = carry
+        totals, (refused, messages, losses, new, _) = carry
         reply, residual, watch = local(i)
         trainee = lane.trainee(i)
         sender = sender_of(UPDATE, lane.key, trainee.client)
@@ -220,23 +222,23 @@ def _train(
         good = reason == Reason.ACCEPTED
         w, steps = shares[i].astype(dtype), trainee.steps.astype(dtype)
         counted = jnp.ones((), dtype), jnp.asarray(delivered.unclipped, dtype)
-        figures = Figures(w, watch.loss, watch.drift, steps, w * steps, *counted)
+        scalars = Scalars(w, watch.loss, watch.drift, steps, w * steps, *counted)
         if linear:
-            each = Totals(jax.tree.map(lambda leaf: w.astype(leaf.dtype) * leaf, send), add, jnp.stack(figures))
+            each = Totals(jax.tree.map(lambda leaf: w.astype(leaf.dtype) * leaf, send), add, jnp.stack(scalars))
         else:
-            each = Totals((), add, jnp.stack(figures))
+            each = Totals((), add, jnp.stack(scalars))
             messages = put(messages, where(good, send, jax.tree.map(jnp.zeros_like, send)), i)
         totals = jax.tree.map(lambda total, term: total + jnp.where(good, term, 0), totals, each)
         new = put(new, jax.tree.map(lambda all_, leaf: jnp.where(good, leaf, all_[i]), new, keep), i)
         losses = put(losses, watch.loss if options.losses else (), i)
-        return totals, Gathered(new, refused.at[i].set(reason), messages, losses)
+        return totals, Gathered(refused.at[i].set(reason), messages, losses, new)
 
     like = jax.eval_shape(local, jnp.zeros((), jnp.int32))[0]
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-    totals = Totals(blank.send if linear else (), blank.add, jnp.zeros(len(Figures._fields), dtype))
+    totals = Totals(blank.send if linear else (), blank.add, jnp.zeros(len(Scalars._fields), dtype))
     messages = jax.tree.map(lambda leaf: jnp.zeros((*shares.shape, *leaf.shape), leaf.dtype), blank.send)
     losses = jnp.zeros(shares.shape, dtype) if options.losses else ()
-    start = Gathered(kept, jnp.zeros(shares.shape, jnp.int32), () if linear else messages, losses)
+    start = Gathered(jnp.zeros(shares.shape, jnp.int32), () if linear else messages, losses, kept)
     return lax.fori_loop(0, lane.tables.lengths[1], fold, (totals, start))
 
 

@@ -177,8 +177,8 @@ class Crew:
             variables["PYTHONPATH"] = path
         if options.address is None:  # our own machine: the same code, whatever way it was found, and the same caches
             variables["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
-            if kept := getattr(jax.config, "jax_compilation_cache_dir", None):
-                variables["JAX_COMPILATION_CACHE_DIR"] = str(kept)
+            if cache := getattr(jax.config, "jax_compilation_cache_dir", None):
+                variables["JAX_COMPILATION_CACHE_DIR"] = str(cache)
         given: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "runtime_env": {"env_vars": variables}}
         actor = ray.remote(Worker).options(**options.claims(ray.cluster_resources()), **given)
         seat = Seat(number, actor.remote())

@@ -17,8 +17,8 @@ import numpy as np
 
 from fedmime import named
 from fedmime.algorithms.algorithm import Message
-from fedmime.engine.backends.backend import Answer, Problem, Simulated, Work
-from fedmime.engine.backends.local.dispatch import LocalBackend, check_kept
+from fedmime.engine.backends.backend import Answer, Backend, Problem, Work
+from fedmime.engine.backends.local.backend import LocalBackend, check_messages
 from fedmime.engine.backends.local.layout import in_words
 from fedmime.engine.backends.ray import crew, dispatch
 from fedmime.engine.backends.ray.handshake import Recipe, Subject, modules_of
@@ -29,7 +29,6 @@ from fedmime.engine.backends.ray.worker import Ask, MemoryFile, Slots, Task
 from fedmime.engine.backends.specification import Needs
 from fedmime.engine.cohort import Cohort
 from fedmime.engine.intake import Intake
-from fedmime.engine.memory import ClientMemory
 from fedmime.errors import ConfigError
 from fedmime.runs.disk_memory import DiskMemory
 from fedmime.runs.notes import notes
@@ -54,7 +53,7 @@ class _Round:
         self.new: dict[int, Any] = {}  # by client, such values that came here
 
 
-class RayBackend(Simulated):
+class RayBackend(Backend):
     """Clients in parts. Workers are started when the first round needs them.
 
     Args:
@@ -66,7 +65,6 @@ class RayBackend(Simulated):
     """
 
     def __init__(self, problem: Problem, model: Any, needs: Needs, options: Options, parts: int) -> None:
-        self.memory: ClientMemory | None = None
         self.problem, self._model, self._needs, self._options, self._parts = problem, model, needs, options, parts
         self.layout = in_words(options.cores, parts)
         self._intake = needs.intake or Intake(problem.check)
@@ -90,7 +88,7 @@ class RayBackend(Simulated):
         self, work: Work, points: tuple[Vector, ...] = (), message: Message | None = None, bound: Any = np.inf
     ) -> Answer:
         """See `Backend.ask`."""
-        check_kept(work, self._model)
+        check_messages(work, self._model)
         workers, current = self._workers(work), self._round(work)
         self._tally.begin(current.id, workers.lost)
         before, sent = current.points, None
@@ -128,9 +126,9 @@ class RayBackend(Simulated):
         """See `Backend.metrics`. The server's data is here, and so are its evaluations."""
         return self._here.metrics(params, batch)
 
-    def figures(self) -> Mapping[str, float]:
-        """See `Backend.figures`."""
-        return self._tally.figures()
+    def telemetry(self) -> Mapping[str, float]:
+        """See `Backend.telemetry`."""
+        return self._tally.telemetry()
 
     def close(self) -> None:
         """See `Backend.close`. The run's log says what every worker has done."""

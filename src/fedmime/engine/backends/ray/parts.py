@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedmime.aggregation.gate import Reason
-from fedmime.engine.backends.backend import Answer, Kept, Totals, Work
+from fedmime.engine.backends.backend import Answer, ClientMessages, Totals, Work
 from fedmime.engine.backends.local.layout import cost, deal
 from fedmime.engine.cohort import Batches, Cohort, Columns, Source
 from fedmime.engine.participation import RELIABLE
@@ -170,11 +170,11 @@ def plain(tree: Any) -> Any:
     return jax.tree.map(on_host, tree, jax.device_get(tree))
 
 
-def accepted(kept: Kept) -> Kept:
+def accepted(messages: ClientMessages) -> ClientMessages:
     """The messages that count; what is left out is padding, or was refused."""
-    weights = np.asarray(kept.weights)
+    weights = np.asarray(messages.weights)
     rows = np.flatnonzero(weights)
-    return Kept(jax.tree.map(lambda leaf: np.asarray(leaf)[rows], kept.messages), weights[rows])
+    return ClientMessages(jax.tree.map(lambda leaf: np.asarray(leaf)[rows], messages.values), weights[rows])
 
 
 def added(answers: Sequence[PartAnswer], cohort: Cohort) -> Answer:
@@ -187,9 +187,9 @@ def added(answers: Sequence[PartAnswer], cohort: Cohort) -> Answer:
     points = [_sum(each, len(cohort.probing)) for each in zip(*gradients, strict=True)]
     total = None
     if totals:
-        kept = [each.kept for each in totals if each.kept is not None]
-        sums = _sum([each._replace(kept=None) for each in totals], 0)
-        total = sums._replace(kept=_sum(kept, len(cohort.training)) if kept else None)
+        messages = [each.messages for each in totals if each.messages is not None]
+        sums = _sum([each._replace(messages=None) for each in totals], 0)
+        total = sums._replace(messages=_sum(messages, len(cohort.training)) if messages else None)
     found = jax.device_put((tuple(points), total), jax.local_devices()[0])
     return Answer(
         found[0],
@@ -203,11 +203,11 @@ def added(answers: Sequence[PartAnswer], cohort: Cohort) -> Answer:
 
 
 def _sum(parts: Sequence[Any], rows: int) -> Any:
-    """The sum of pytrees in their order; `Kept` messages one after another, filled up to a number of rows.
+    """The sum of pytrees in their order; `ClientMessages` one after another, filled up to a number of rows.
 
     That number does not depend on who was refused, so that the server's program need not be compiled again.
     """
-    if not isinstance(parts[0], Kept):
+    if not isinstance(parts[0], ClientMessages):
         return jax.tree.map(lambda *leaves: functools.reduce(np.add, leaves), *parts)
 
     def joined(*leaves: np.ndarray) -> np.ndarray:

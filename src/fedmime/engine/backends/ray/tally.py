@@ -66,8 +66,8 @@ class Tally:
             self._received += size
             self._receiving += seconds
 
-    def figures(self) -> dict[str, float]:
-        """The figures of the current round for the history."""
+    def telemetry(self) -> dict[str, float]:
+        """The telemetry of the current round."""
         return {
             "workers": len(self._seats),
             "workers_lost": len(self._lost) - self._before,

@@ -1,7 +1,7 @@
 """The worker's half of the back end on Ray: a process that answers for parts of a cohort.
 
 A worker has the problem and the population of a run, and a local back end for every part it was given. What phase 1 of
-a part kept (factors, cached gradients) stays here for phase 2. A worker that is asked for phase 2 of a part whose
+a part recorded (factors, cached gradients) stays here for phase 2. A worker that is asked for phase 2 of a part whose
 phase 1 another one did, does phase 1 again first.
 """
 
@@ -21,9 +21,9 @@ import numpy as np
 
 from fedmime.aggregation.aggregator import Aggregator
 from fedmime.algorithms.algorithm import Algorithm
-from fedmime.engine.backends.backend import Kept, Problem, Work
+from fedmime.engine.backends.backend import ClientMessages, Problem, Work
+from fedmime.engine.backends.local.backend import LocalBackend
 from fedmime.engine.backends.local.devices import lanes, mesh
-from fedmime.engine.backends.local.dispatch import LocalBackend
 from fedmime.engine.backends.local.layout import Layout
 from fedmime.engine.backends.ray.handshake import Facts, Subject
 from fedmime.engine.backends.ray.parts import PartAnswer, accepted, arrived, plain
@@ -232,11 +232,11 @@ class _Run:
         refused = {client: int(reason) for client, reason in answer.refused().items()}
         losses = answer.losses() if work.losses and answer.losses is not None else {}
         if message is not None:
-            local.settle(work, accepted=True)  # frees what phase 1 kept, and collects what clients keep
+            local.settle(work, accepted=True)  # frees what phase 1 recorded, and collects what clients keep
         gradients, share, totals, unclipped = sums
-        gradients = tuple(accepted(each) if isinstance(each, Kept) else each for each in gradients)
-        if totals is not None and totals.kept is not None:
-            totals = totals._replace(kept=accepted(totals.kept))
+        gradients = tuple(accepted(each) if isinstance(each, ClientMessages) else each for each in gradients)
+        if totals is not None and totals.messages is not None:
+            totals = totals._replace(messages=accepted(totals.messages))
         new = {} if memory is None else memory.new
         seconds = time.perf_counter() - start
         found = self._intake.taken()

@@ -23,7 +23,7 @@ MODES: dict[str, dict[str, Any]] = {
     "chain": {"aggregation": fm.aggregation.chain(fm.aggregation.random_k(0.5), fm.aggregation.quantize(bits=8))},
     "random loss": {"problem": NOISY},
 }
-OWN = {"workers", "workers_lost", "bytes_broadcast", "bytes_gathered"}  # figures that only this back end has
+OWN = {"workers", "workers_lost", "bytes_broadcast", "bytes_gathered"}  # telemetry that only this back end has
 
 
 def run(algorithm: Any, backend: Any, problem: Any = PROBLEM, **options: Any) -> Any:

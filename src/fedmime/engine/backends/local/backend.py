@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from fedmime.aggregation.gate import Reason
 from fedmime.algorithms.algorithm import Message
 from fedmime.compilation import prepare
-from fedmime.engine.backends.backend import Answer, Kept, Problem, Simulated, Totals, Work
+from fedmime.engine.backends.backend import Answer, Backend, ClientMessages, Problem, Totals, Work
 from fedmime.engine.backends.local import programs
 from fedmime.engine.backends.local.devices import REPLICATED, SHARDED, add_parts, lanes, mesh, replicate, shard
 from fedmime.engine.backends.local.layout import Layout, Loaded, Tables, in_words
@@ -25,13 +25,12 @@ from fedmime.engine.backends.specification import Expected
 from fedmime.engine.cohort import Cohort, Columns, first_column
 from fedmime.engine.contract import check_metrics, example_metrics
 from fedmime.engine.intake import Intake
-from fedmime.engine.memory import ClientMemory
 from fedmime.errors import ConfigError
 from fedmime.vector import Vector, nbytes
 
 WAVE_BYTES = 512 << 20  # of examples that are on the devices at the same time
-CACHE_BYTES = 4 << 30  # of gradients that one round may keep for its local steps
-KEPT_BYTES = 4 << 30  # of messages that one round may keep for a combiner that needs all of them
+CACHE_BYTES = 4 << 30  # of gradients that one round may record for its local steps
+MESSAGE_BYTES = 4 << 30  # of messages that one round may hold for a combiner that needs all of them
 
 
 class Wave(NamedTuple):
@@ -66,7 +65,7 @@ class Laid(NamedTuple):
     """Whether the loss draws random numbers."""
 
 
-class LocalBackend(Simulated):
+class LocalBackend(Backend):
     """Clients as compiled loops, spread over the local devices.
 
     Args:
@@ -90,7 +89,6 @@ class LocalBackend(Simulated):
         expected: Expected | None = None,
     ) -> None:
         prepare()
-        self.memory: ClientMemory | None = None
         self.problem, self._model, self._intake, self._drift = problem, model, intake, drift
         self._mesh = mesh(devices)
         self.layout = in_words(self._mesh.size)
@@ -102,9 +100,9 @@ class LocalBackend(Simulated):
             self._pool = Pool.of(expected.population, expected.rounds, expected.cohort_size, self._mesh)
         self._laid: dict[int, Laid] = {}  # by round: the current one, and the next, which is laid out meanwhile
         self._loss_facts: tuple[bool, int] | None = None  # see _inspect_loss
-        self._at_anchor: Any = ()  # what the gradients of this round kept for its local steps
+        self._at_anchor: Any = ()  # what the gradients of this round recorded for its local steps
         self._trained: list[tuple[Wave, programs.Gathered]] = []  # waves with what their clients keep
-        self._judged: list[tuple[list[Slot], Any]] = []  # clients with the reasons to refuse them, of both phases
+        self._refusals: list[tuple[list[Slot], Any]] = []  # clients with the reasons to refuse them, of both phases
 
     def prepare(self, work: Work) -> None:
         """See `Backend.prepare`."""
@@ -115,20 +113,20 @@ class LocalBackend(Simulated):
     ) -> Answer:
         """See `Backend.ask`."""
         laid = self._lay_out(work)
-        check_kept(work, self._model)
+        check_messages(work, self._model)
         aggregator, bound = replicate((work.aggregator, jnp.asarray(bound)), self._mesh)
         work = work._replace(aggregator=aggregator)
         gradients, share, unclipped = (), laid.share, 0
         if points and laid.share:
             gradients, share, unclipped = self._gradients(work, laid, points, bound)
         totals = self._train(work, laid, message, bound) if message is not None and laid.trains else None
-        refused = functools.partial(_refused, laid.refused, self._judged)
+        refused = functools.partial(_refused, laid.refused, self._refusals)
         losses = functools.partial(_losses, work.cohort, self._trained)
         return Answer(gradients, share, totals, laid.clients, refused, unclipped, losses=losses)
 
     def settle(self, work: Work, accepted: bool) -> None:
         """See `Backend.settle`."""
-        trained, self._trained, self._judged, self._at_anchor = self._trained, [], [], ()
+        trained, self._trained, self._refusals, self._at_anchor = self._trained, [], [], ()
         if self.memory is None or not accepted:
             return
         for wave, gathered in trained:
@@ -145,9 +143,6 @@ class LocalBackend(Simulated):
         found = jax.device_get(_metrics(self.problem, replicate(params, self._mesh), padded, self._mesh))
         return jax.tree.map(lambda values: values[:n], found)
 
-    def close(self) -> None:
-        """See `Backend.close`. Memory of the devices is freed with the back end itself."""
-
     def _gradients(self, work: Work, laid: Laid, points: tuple[Vector, ...], bound: Any) -> tuple[Any, Any, Any]:
         """The gradients of `Answer`, their share, and how many clients were not clipped."""
         points = replicate(points, self._mesh)
@@ -156,17 +151,17 @@ class LocalBackend(Simulated):
             sums, gathered = programs.gradients(
                 self.problem, work.aggregator, points, wave.pool, wave.tables, work.key, bound, laid.options
             )
-            self._at_anchor = gathered.kept
+            self._at_anchor = gathered.recorded
             parts.append(sums)
             waves.append((wave.asked, wave.tables.asked_shares, gathered))
             if work.aggregator.by_client:
-                self._judged.append((_slots(wave.asked), gathered.refused))
+                self._refusals.append((_slots(wave.asked), gathered.refused))
         gradients, (weight, unclipped) = add_parts(parts, self._mesh)
         if not work.aggregator.by_client:
             return gradients, laid.share, 0
         if not work.aggregator.combiner.linear:
-            kept = self._gathered(work, waves)
-            gradients = tuple(Kept(messages, kept.weights) for messages in kept.messages)
+            sent, weights = self._gathered(work, waves)
+            gradients = tuple(ClientMessages(each, weights) for each in sent)
         return gradients, weight, unclipped
 
     def _train(self, work: Work, laid: Laid, message: Message, bound: Any) -> Totals:
@@ -181,11 +176,13 @@ class LocalBackend(Simulated):
             parts.append(totals)
             waves.append((wave.clients, wave.tables.shares, gathered))
             self._trained.append((wave, gathered))
-            self._judged.append((_slots(wave.clients), gathered.refused))
+            self._refusals.append((_slots(wave.clients), gathered.refused))
         totals: Totals = add_parts(parts, self._mesh)
-        return totals if work.aggregator.combiner.linear else totals._replace(kept=self._gathered(work, waves))
+        return totals if work.aggregator.combiner.linear else totals._replace(messages=self._gathered(work, waves))
 
-    def _gathered(self, work: Work, waves: Sequence[tuple[list[list[int]], jax.Array, programs.Gathered]]) -> Kept:
+    def _gathered(
+        self, work: Work, waves: Sequence[tuple[list[list[int]], jax.Array, programs.Gathered]]
+    ) -> ClientMessages:
         """The messages of all clients of all waves on the first device, with the weights of those accepted.
 
         They are in the order of the cohort on any layout: Krum takes the first of equal scores.
@@ -310,14 +307,14 @@ class LocalBackend(Simulated):
         return replicate(pool, self._mesh), starts, lengths
 
 
-def check_kept(work: Work, model: Any) -> None:
-    """Refuse a cohort whose messages cannot all be kept, before anything is computed."""
+def check_messages(work: Work, model: Any) -> None:
+    """Refuse a cohort whose messages are too large to hold them all, before anything is computed."""
     size = len(work.cohort.members) * nbytes(model) * max(work.anchor.points, 1)
-    if not work.aggregator.combiner.linear and size > KEPT_BYTES:
+    if not work.aggregator.combiner.linear and size > MESSAGE_BYTES:
         name = type(work.aggregator.combiner).__name__
         raise ConfigError(
             f"aggregation: {name} keeps the messages of all {len(work.cohort.members)} clients, {size:,} bytes; "
-            f"accepted are at most {KEPT_BYTES:,}: lower the cohort, or clip and take the mean"
+            f"accepted are at most {MESSAGE_BYTES:,}: lower the cohort, or clip and take the mean"
         )
 
 
@@ -342,10 +339,10 @@ def _slots(clients: Sequence[Sequence[int]]) -> list[Slot]:
     return [(client, (i, j)) for i, lane in enumerate(clients) for j, client in enumerate(lane)]
 
 
-def _refused(unusable: Sequence[int], judged: Sequence[tuple[list[Slot], Any]]) -> dict[int, Reason]:
+def _refused(unusable: Sequence[int], refusals: Sequence[tuple[list[Slot], Any]]) -> dict[int, Reason]:
     """Clients that were left out, by their data or by a message of theirs, with the reason."""
     found = dict.fromkeys(unusable, Reason.DATA)
-    for slots, reasons in judged:
+    for slots, reasons in refusals:
         codes = np.asarray(reasons)
         found |= {client: Reason(codes[slot]) for client, slot in slots if codes[slot]}
     return found
@@ -362,11 +359,11 @@ def _losses(cohort: Cohort, trained: Sequence[tuple[Wave, programs.Gathered]]) -
 
 
 @jax.jit
-def _gather(waves: list[tuple[jax.Array, jax.Array, Any]], order: jax.Array) -> Kept:
+def _gather(waves: list[tuple[jax.Array, jax.Array, Any]], order: jax.Array) -> ClientMessages:
     """Join arrays [lanes, clients, ...] of all waves to arrays [clients, ...] in a given order."""
     joined = lambda *leaves: jnp.concatenate([leaf.reshape(-1, *leaf.shape[2:]) for leaf in leaves])[order]
     weights = joined(*(jnp.where(refused == Reason.ACCEPTED, shares, 0) for shares, refused, _ in waves))
-    return Kept(jax.tree.map(joined, *(messages for _, _, messages in waves)), weights)
+    return ClientMessages(jax.tree.map(joined, *(messages for _, _, messages in waves)), weights)
 
 
 @functools.partial(jax.jit, static_argnames=("problem", "mesh"))

@@ -1,0 +1,56 @@
+"""What a round asks of the clients, known before it begins: its `Work`, and the random keys that it goes by."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from fedmime.aggregation.aggregator import PLAIN, Aggregator
+from fedmime.algorithms.abstract import Anchor
+from fedmime.algorithms.algorithm import Algorithm
+from fedmime.engine.backends.backend import Work
+from fedmime.engine.cohort import Cohort
+from fedmime.hyperparameters import at_round
+
+
+def work_of(
+    algorithm: Algorithm,
+    anchor: Anchor,
+    round_number: int,
+    cohort: Cohort,
+    key: jax.Array,
+    aggregator: Aggregator = PLAIN,
+    losses: bool = False,
+) -> Work:
+    """The clients' work in a round. It needs no state, so it can be made before the round begins.
+
+    Args:
+        anchor: how local steps use gradient differences, `anchor_of(algorithm, server)`.
+        key: the run's; each round and client folds its own numbers in.
+        aggregator: what happens to messages on their way.
+        losses: whether the sampler of later rounds wants the losses of single clients.
+    """
+    recipe = at_round(algorithm, round_number)
+    updates, gradients = cohort.shares(algorithm.split, fixed=aggregator.privacy is not None)
+    key = fold_in(key, round_number)
+    pick = int(draws(key)[0] * max(cohort.steps, 1)) if algorithm.draws else -1
+    prime = round_number < algorithm.gradient_rounds
+    asks = prime or anchor.points > 0
+    anchor = Anchor() if prime else anchor
+    own = aggregator.at_round(round_number)
+    return Work(recipe, round_number, cohort, updates, gradients, key, pick, asks, anchor, own, losses)
+
+
+fold_in = jax.jit(jax.random.fold_in)
+_key = jax.jit(jax.random.key)  # one program; eagerly it would be three
+
+
+def run_key(seed: int) -> jax.Array:
+    """The random key of a run. JAX alone would use only the lower 32 bits of a seed; the others are folded in."""
+    key, high = _key(np.uint32(seed & 0xFFFFFFFF)), seed >> 32
+    return fold_in(key, np.uint32(high)) if high else key
+
+
+def draws(key: jax.Array) -> np.ndarray:
+    """Two uniform random numbers for the server's own choices: which step to draw, and whether to keep its iterate."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key))).random(2)
