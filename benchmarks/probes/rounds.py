@@ -95,7 +95,7 @@ def run(asked: dict[str, Any], backend: Any, built: Path) -> dict[str, Any]:
         raise RuntimeError(f"only {processes(built)} of {asked['workers'] + 1} processes tell what they compile")
     counted_rounds = rounds - 1 - FIRST
     wall, cpu, driver, compiled = (b - a for a, b in zip(*marks, strict=True))
-    per_round = {"wall": wall, "cpu": cpu, "driver": driver, **work, **carried.telemetry()}
+    per_round = {"wall": wall, "cpu": cpu, "driver": driver, **work, **carried.figures()}
     return {name: total / counted_rounds for name, total in per_round.items()} | {
         "compiled": compiled,
         "bytes": nbytes(initial),

@@ -37,7 +37,13 @@ def records(path: Path) -> Iterator[Any]:
 
 
 def offline(directory: Path) -> dict[str, list[list[tuple[int, dict[str, float]]]]]:
-    """For every W&B run in a directory, by its id, the segments in which it was written: steps with their numbers."""
+    """For every W&B run in a directory, by its id, the segments in which it was written: steps with their numbers.
+
+    W&B's own process writes the files, and may still be at it when `finish` has returned: `teardown` waits for its end.
+    """
+    import wandb
+
+    wandb.teardown()
     found: dict[str, list[list[tuple[int, dict[str, float]]]]] = {}
     for path in sorted(directory.glob("wandb/offline-run-*/run-*.wandb")):
         segment, run = [], ""
