@@ -230,7 +230,7 @@ class _Run:
         answer = local.ask(work, points or (), message, ask.bound)
         sums = plain((answer.gradients, answer.share, answer.totals, answer.unclipped))
         refused = {client: int(reason) for client, reason in answer.refused().items()}
-        losses = answer.losses() if work.losses and answer.losses is not None else {}
+        losses = answer.losses() if work.wants_losses and answer.losses is not None else {}
         if message is not None:
             local.settle(work, accepted=True)  # frees what phase 1 recorded, and collects what clients keep
         gradients, share, totals, unclipped = sums
