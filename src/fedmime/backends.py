@@ -1,4 +1,7 @@
-"""Where the clients of a round run: `fm.simulate(…, backend=…)` takes a name or what one of these functions returns.
+"""Where the clients of a round run.
+
+`local`, `reference` and `ray` return a back end for `fm.simulate(…, backend=…)`, which also takes their names as text.
+`by_name` makes a problem or a population that workers of Ray can make again.
 
 >>> import fedmime as fm
 >>> fm.backends.local(devices=1)

@@ -97,7 +97,7 @@ def test_two_halves_with_bytes_between_them_are_the_whole_way(name: str, kind: s
     aggregator, sender = g.chain(HALVES[name]), sender_of(kind, jax.random.key(1), 2)
     arrays = [jnp.linspace(-1.0, 1.0, 40).reshape(8, 5), jnp.arange(3), jnp.linspace(0.0, 2.0, 7)]
     residual = [jnp.full_like(array, 0.1) if array.dtype != int else array * 0 for array in arrays]
-    residual = residual if aggregator.feedback else ()
+    residual = residual if aggregator.error_feedback else ()
     whole, left = aggregator.transmit(arrays, residual, sender)
     sent, kept = aggregator.send(arrays, residual, sender)
     arrived = jax.tree.map(jnp.asarray, wire.unpack(wire.pack(jax.device_get(sent)), sent))

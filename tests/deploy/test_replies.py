@@ -27,7 +27,7 @@ PLAIN = Opener(LAYOUT, g.chain(), KEY, 100.0)
 
 
 def _asked(place: int, gradients: int = 1, train: bool = True) -> Asked:
-    return Asked(place, Member(10 + place, 5, 2, 0, probes=True), f"{place:032x}", gradients, train)
+    return Asked(place, Member(10 + place, 5, 2, 0, sends_gradient=True), f"{place:032x}", gradients, train)
 
 
 def _reply(asked: Asked, payload: bytes | None = None, **changes: Any) -> bytes:

@@ -7,11 +7,11 @@ from fedmime.engine.cohort import Batches, Cohort, Member, client_id, given, pad
 from fedmime.errors import DataError
 
 
-def _entry(client: int, first: int, rows: list[list[int]], probes: bool = True):
+def _entry(client: int, first: int, rows: list[list[int]], sends_gradient: bool = True):
     """A client whose examples are consecutive numbers, with mini-batches that are all full."""
     n = max(max(batch) for batch in rows) + 1
     batches = Batches(np.array(rows), np.array([len(batch) for batch in rows]))
-    return Member(client, n, len(rows), 0, probes), {"z": first + np.arange(n)}, batches
+    return Member(client, n, len(rows), 0, sends_gradient), {"z": first + np.arange(n)}, batches
 
 
 TWO = given([_entry(4, 0, [[0, 1], [2, 3]]), _entry(1, 10, [[1], [0]])], 9)
@@ -25,7 +25,7 @@ def test_members_know_the_steps_before_them() -> None:
 
 
 def test_a_cohort_counts_its_members() -> None:
-    cohort = given([_entry(4, 0, [[0, 1], [2, 3]], probes=False), ASKED], 9)
+    cohort = given([_entry(4, 0, [[0, 1], [2, 3]], sends_gradient=False), ASKED], 9)
     assert ([m.client for m in cohort.training], [m.client for m in cohort.probing]) == ([4], [7])
     assert (cohort.steps, cohort.examples, cohort.batch_size) == (2, 10, 2)
 
@@ -67,8 +67,8 @@ def test_weights_that_are_given_count(given_weights: dict, expected: tuple) -> N
 def test_pooled_data_is_one_clients_in_order() -> None:
     pooled = TWO.pooled()
     trainer, *others = pooled.members
-    assert (trainer.size, trainer.steps, trainer.probes) == (6, 4, False)
-    assert [(m.client, m.steps, m.probes) for m in others] == [(4, 0, True), (1, 0, True)]
+    assert (trainer.size, trainer.steps, trainer.sends_gradient) == (6, 4, False)
+    assert [(m.client, m.steps, m.sends_gradient) for m in others] == [(4, 0, True), (1, 0, True)]
     z, (rows, counts) = pooled.source.examples(0)["z"], pooled.source.batches(0)
     taken = [z[batch[:n]].tolist() for batch, n in zip(rows, counts, strict=True)]
     assert taken == [[0, 1], [2, 3], [11], [10]]

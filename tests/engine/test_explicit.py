@@ -25,7 +25,7 @@ Z = np.arange(6.0).reshape(3, 2)
 def test_mini_batches_come_back_as_given() -> None:
     cohort = _cohort([{"z": Z}, {"z": Z[:1] + 10}])
     assert (_batches(cohort), _batches(cohort, 1)) == (Z.tolist(), [[10.0, 11.0]])
-    assert [(m.client, m.size, m.steps, m.before, m.probes) for m in cohort.members] == [
+    assert [(m.client, m.size, m.steps, m.before, m.sends_gradient) for m in cohort.members] == [
         (0, 6, 3, 0, True),
         (1, 2, 1, 3, True),
     ]
@@ -43,8 +43,8 @@ def test_masked_examples_are_nowhere() -> None:
 def test_full_data_of_the_same_clients_says_how_many_examples_they_have() -> None:
     cohort = _cohort([{"z": Z}], full=[{"z": np.arange(10.0)}], ids=[7])
     training, probing = cohort.members
-    assert (training.client, training.size, training.probes) == (7, 10, False)
-    assert (probing.client, probing.size, probing.steps, probing.probes) == (7, 10, 0, True)
+    assert (training.client, training.size, training.sends_gradient) == (7, 10, False)
+    assert (probing.client, probing.size, probing.steps, probing.sends_gradient) == (7, 10, 0, True)
 
 
 def test_full_data_of_others_makes_members_of_their_own() -> None:

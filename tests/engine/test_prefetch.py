@@ -67,7 +67,7 @@ def test_an_error_of_the_draw_waits_too() -> None:
 
 def test_a_round_that_has_to_wait_is_not_drawn_ahead() -> None:
     backend = Backend()
-    prefetch = Prefetch(lambda t: f"work of {t}", backend, 0, 2, waits=True)
+    prefetch = Prefetch(lambda t: f"work of {t}", backend, 0, 2, after_previous=True)
     assert prefetch.take() == "work of 0"
     prefetch.prepare()
     assert backend.prepared == ["work of 0"]

@@ -6,7 +6,7 @@ import numpy as np
 import fedmime as fm
 from engine.setting import a, columns, o
 from fedmime.algorithms.abstract import Anchor
-from fedmime.engine.work import draws, run_key, work_of
+from fedmime.engine.work import run_key, server_random_numbers, work_of
 
 KEY = run_key(3)
 
@@ -19,22 +19,27 @@ def _cohort() -> fm.Cohort:
 
 def test_a_round_has_its_own_numbers_and_shares_of_the_whole() -> None:
     work = work_of(a.fedavg(lambda t: 1.0 / (1 + t)), Anchor(), 3, _cohort(), KEY)
-    assert (work.round, work.algorithm.eta, work.asks, work.pick) == (3, 0.25, False, -1)
-    np.testing.assert_allclose(work.updates, [0.25, 0.75])
+    assert (work.round, work.algorithm.eta, work.wants_gradients, work.pick) == (3, 0.25, False, -1)
+    np.testing.assert_allclose(work.update_shares, [0.25, 0.75])
+    former = (work.updates, work.gradients, work.asks, work.losses)
+    now = (work.update_shares, work.gradient_shares, work.wants_gradients, work.wants_losses)
+    assert all(old is new for old, new in zip(former, now, strict=True))
     assert jax.random.key_data(work.key).tolist() == jax.random.key_data(jax.random.fold_in(KEY, 3)).tolist()
 
 
 def test_a_round_for_gradients_alone_has_no_anchor() -> None:
     mime = a.mime(o.momentum(), 0.1, prime_rounds=1)
     first, second = (work_of(mime, Anchor(point=0, points=1), t, _cohort(), KEY) for t in (0, 1))
-    assert (first.asks, first.anchor.point, second.asks, second.anchor.point) == (True, None, True, 0)
+    assert (first.wants_gradients, second.wants_gradients) == (True, True)
+    assert (first.anchor.point, second.anchor.point) == (None, 0)
 
 
 def test_the_step_that_is_drawn_is_one_of_the_cohort() -> None:
     drawing = a.mime_mvr(0.1, 0.9, output="random")
     picks = {work_of(drawing, Anchor(), t, _cohort(), KEY).pick for t in range(20)}
     assert picks == {0, 1}
-    assert ((draws(KEY) >= 0) & (draws(KEY) < 1)).all()
+    numbers = server_random_numbers(KEY)
+    assert ((numbers >= 0) & (numbers < 1)).all()
 
 
 def test_all_bits_of_a_seed_count() -> None:

@@ -43,7 +43,7 @@ RUN, NONCE = "0" * 32, "f" * 32
 
 def _inbox(nodes: int = 1) -> Inbox:
     """Asked are as many nodes, from `BAD` on, for the same."""
-    wanted = {BAD + i: Asked(i, Member(2 + i, 2, 1, 0, probes=True), NONCE, 0, True) for i in range(nodes)}
+    wanted = {BAD + i: Asked(i, Member(2 + i, 2, 1, 0, sends_gradient=True), NONCE, 0, True) for i in range(nodes)}
     return Inbox(RUN, 0, wanted, {"update": nodes}, OPENER, lambda *_: None)
 
 

@@ -101,7 +101,7 @@ def _round(**changes):
 
 def _train_only() -> fm.Cohort:
     """Clients that train and of whom nobody can be asked for a gradient."""
-    return dataclasses.replace(COHORT, members=tuple(m._replace(probes=False) for m in COHORT.members))
+    return dataclasses.replace(COHORT, members=tuple(m._replace(sends_gradient=False) for m in COHORT.members))
 
 
 WIDE = {"dense0": {"w": np.zeros((5, 3)), "b": np.zeros(3)}}

@@ -98,8 +98,9 @@ class Ledger:
     def add(self, releases: int, rounds: int = 1) -> Ledger:
         """The ledger after rounds in which so many messages of the same cohort were released.
 
-        A round of gradients only, as for priming, has one release; a round that was abandoned before anything was
-        released has none.
+        A run charges every round with all that it may release: one message for each point of full gradients, and one
+        more if clients train. Abandoned rounds are charged alike, even if nothing was released in them, so that ε
+        stays an upper bound.
         """
         count("ledger", "releases", releases, 0, MOST_RELEASES)
         counts = self.counts.copy()
@@ -162,7 +163,7 @@ def noise_for(
         target_epsilon: ε.
         rounds: rounds of the whole run.
         releases: messages of the same cohort that a round releases: 1 for FedAvg, 2 for Mime and MimeLite.
-        gradient_rounds: how many of the rounds are for gradients only.
+        gradient_rounds: how many of the rounds are gradient-only rounds (`Algorithm.gradient_rounds`).
         gradient_releases: messages that such a round releases: as many as there are points of gradients.
     """
     target = real("noise_for", "target_epsilon", target_epsilon, POSITIVE)

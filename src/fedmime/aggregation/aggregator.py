@@ -60,14 +60,19 @@ class Aggregator:
         down: what the server does to what it broadcasts.
         combiner: how the server makes one message of many.
         privacy: the noise that the server adds, for differential privacy.
-        feedback: whether each client adds what its encoding lost to its next update.
+        error_feedback: whether each client adds what its encoding lost to its next update.
     """
 
     encoders: tuple[Encoder, ...] = ()
     down: tuple[Encoder, ...] = ()
     combiner: Combiner = Mean()
     privacy: Gaussian | None = None
-    feedback: bool = static(default=False)
+    error_feedback: bool = static(default=False, written="feedback")
+
+    @property
+    def feedback(self) -> bool:
+        """The former name of `error_feedback`."""
+        return self.error_feedback
 
     @property
     def by_client(self) -> bool:
@@ -165,7 +170,7 @@ class Aggregator:
                 without error feedback.
             sender: the client.
         """
-        if not self.feedback or sender.kind != UPDATE:
+        if not self.error_feedback or sender.kind != UPDATE:
             return self.encode(arrays, sender), residual
         whole = list(map(jnp.add, arrays, residual))
         wire = self.encode(whole, sender)
@@ -336,7 +341,7 @@ class Broadcaster:
         self._seen: dict[int, tuple[jax.Array, jax.Array]] = {}  # by identity: an array, and as it is received
         self._encoded: dict[int, tuple[jax.Array, int]] = {}  # by the identity of what is received: array and stream
 
-    def __call__(self, message: Any, exact: Any = ()) -> Any:
+    def received(self, message: Any, exact: Any = ()) -> Any:
         """What clients receive of a message, any pytree; `exact` holds arrays of it that must arrive as they are."""
         if not self._aggregator.down:
             return message

@@ -33,7 +33,7 @@ def chain(*parts: Aggregation, down: Encoder | None = None) -> Aggregator:
     combiners = [part.combiner for part in whole if not isinstance(part.combiner, Mean)]
     noises = [part.privacy for part in whole if part.privacy is not None]
     downs = [one for part in whole for one in part.down] + ([] if down is None else [down])
-    feedback = any(part.feedback for part in whole)
+    feedback = any(part.error_feedback for part in whole)
     _check(encoders, downs, combiners, noises, feedback)
     return Aggregator(
         tuple(one for one in encoders if not one.changes_nothing),
@@ -92,4 +92,4 @@ def error_feedback(encoder: Encoder | Aggregator) -> Aggregator:
     whole = chain(encoder)
     if any(one.amplifies for one in whole.encoders):
         raise ConfigError("error_feedback: the error of random_k, which is unbiased, would grow without end; use top_k")
-    return dataclasses.replace(whole, feedback=True)
+    return dataclasses.replace(whole, error_feedback=True)

@@ -18,7 +18,7 @@ from fedmime.validation import SHARE, real
 
 @recipe
 class RandomK(Encoder):
-    """Random weights as a recipe; `random_k` explains its number."""
+    """Encoder for random-k sparsification. It holds the validated argument of `random_k`."""
 
     amplifies: ClassVar[bool] = True
 
@@ -115,7 +115,7 @@ def random_k(fraction: float) -> RandomK:
 
 @recipe
 class TopK(Encoder):
-    """The largest weights as a recipe; `top_k` explains its number."""
+    """Encoder for top-k sparsification. It holds the validated argument of `top_k`."""
 
     fraction: float = static()
     unbiased: ClassVar[bool] = False

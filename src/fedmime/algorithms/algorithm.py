@@ -35,13 +35,17 @@ class Client(Protocol):
     """What a client offers to `Algorithm.local`."""
 
     kept: Any
-    """What this client kept when it was last seen (`Algorithm.remember` if never)."""
+    """What this client kept when it last took part; `Algorithm.remember` before that."""
     steps: jax.Array
     """K_i, the number of local steps it will take."""
 
     @property
     def pick(self) -> jax.Array:
-        """The step whose iterate the server drew at random, or -1: one client has one, if the algorithm `draws`."""
+        """The index of this client's local step whose iterate is sampled in this round, or -1.
+
+        One step of the whole cohort is sampled uniformly, so only the client that takes it has an index. Only an
+        algorithm that sets `draws` may use it.
+        """
         ...
 
     def grad(self, y: Vector, batch: Batch) -> Vector:
@@ -86,7 +90,7 @@ class State(NamedTuple):
     round: int
     server: Server
     memory: Any = None  # what clients kept, for algorithms whose clients keep anything
-    aggregation: Any = ()  # what the aggregator carries on, such as what was spent of the privacy
+    aggregation: Any = ()  # privacy accounting and clipping norms of the aggregator; () without privacy
     losses: Any = ()  # the clients' last losses [clients], NaN where unknown, for samplers that look at them
 
     @property
@@ -112,15 +116,17 @@ class Algorithm(abc.ABC):
     split: bool = False
     """Whether gradients and updates come from two disjoint halves of the cohort."""
     gradient_rounds: int = 0
-    """Rounds at the start that only gather gradients; they count as rounds and as communication."""
+    """The number of gradient-only rounds at the start of a run. In such a round clients send full gradients and do not
+    train, and the server updates its state by `prime`; it counts as a round and as communication."""
     local_steps: ClassVar[bool] = True
     """Whether clients train at all."""
     waits: ClassVar[bool] = False
-    """Whether clients need the mean gradient before their first step: a second exchange in a deployment."""
+    """Whether clients need the mean gradient c before they train, which takes a second exchange in a round. True for
+    Mime, False for MimeLite."""
     counts_steps: ClassVar[bool] = False
     """Whether the server looks at `Replies.mean_steps`, which noise for privacy does not cover."""
     draws: bool = False
-    """Whether it looks at what is drawn for the server in every round: `Client.pick` and `Replies.coin`."""
+    """Whether the algorithm uses `Client.pick` or `Replies.coin`."""
     pooled: ClassVar[bool] = False
     """Whether it runs on the pooled data instead of on clients."""
 
@@ -154,7 +160,7 @@ class Algorithm(abc.ABC):
         return ()
 
     def remember(self, x: Vector) -> Any:
-        """What a client that was never seen has kept: nothing, or zeros shaped like the model."""
+        """The state of a client before it first takes part: nothing, or zeros shaped like the model."""
         return ()
 
     def local(self, message: Message, client: Client) -> Reply:
@@ -171,5 +177,8 @@ class Algorithm(abc.ABC):
         return "lower eta"
 
     def deviation(self, server: Server, h: tuple[Vector, ...], replies: Replies) -> Vector | None:
-        """How far local steps led from the central one: e of x^t = x^{t-1} - Kη U(c + e, s); None if there is none."""
+        """The error e for which the clients' mean movement equals -K η U(c + e, s); None if it is not defined.
+
+        Here c is the mean full gradient and K the weighted mean of the clients' numbers of local steps.
+        """
         return None

@@ -26,7 +26,7 @@ class MimeMessage(NamedTuple):
 
     x: Vector
     s: Statistics
-    c: Vector | None  # mean of the full gradients at x; MimeLite does without
+    c: Vector | None  # mean of the full gradients at x; None for MimeLite
 
 
 @recipe
@@ -55,7 +55,7 @@ class Mime(Tracking):
 
     eta: Value = number(POSITIVE)
     eta_server: Value = number(POSITIVE)
-    waits: bool = static()  # for c: Mime; MimeLite does not
+    waits: bool = static()  # true for Mime, whose clients need c before they train; false for MimeLite
     apply: str = static()
     state: str = static()
     split: bool = static()
@@ -130,7 +130,8 @@ def mime(
         apply: `"frozen"` (the paper; default) uses the server's s as it is, `"lookahead"` the whole optimizer from s.
         state: `"fixed"`, or `"local"` for Loc-Mime, where each client moves a copy of s and discards it.
         split: one half of the cohort sends full gradients, the other half trains.
-        prime_rounds: gradient-only rounds that fill s first; by default 1 for adaptive bases applied frozen, else 0.
+        prime_rounds: gradient-only rounds (`Algorithm.gradient_rounds`) that fill s first; by default 1 for adaptive
+            bases applied frozen, else 0.
 
     Reference: Karimireddy et al., 2020, Algorithm 1, https://arxiv.org/abs/2008.03606
     """

@@ -57,7 +57,7 @@ class MimeMVR(MVR):
     """MimeMVR and, without c, MimeLiteMVR."""
 
     eta_server: Value = number(POSITIVE)
-    waits: bool = static()  # for c: MimeMVR; MimeLiteMVR does not
+    waits: bool = static()  # true for MimeMVR, whose clients need c before they train; false for MimeLiteMVR
     anchored: str = static()
     output: str = static()
     split: bool = static()
@@ -120,7 +120,8 @@ def mime_mvr(
 
     Args:
         anchor: $x^\circ$ is $x^{t-2}$ (`"previous"`, as in the proofs) or $x^{t-1}$ (`"current"`, as printed).
-        init_rounds: gradient-only rounds whose mean gradient at $x^0$ becomes $m^0$ (the paper's $T_0$).
+        init_rounds: gradient-only rounds (`Algorithm.gradient_rounds`) whose mean gradient at $x^0$ becomes $m^0$ (the
+            paper's $T_0$).
         output: `"random"` also keeps an iterate drawn uniformly from all clients and steps in `state.server.drawn`:
             the one the theorem speaks of.
 

@@ -69,7 +69,7 @@ def server_only_mvr(eta: Number, beta: Number, init_rounds: int = 1) -> ServerOn
     Args:
         eta: $\eta$, the learning rate, or a schedule.
         beta: $\beta$ in [0, 1), the weight of earlier gradients in the momentum.
-        init_rounds: gradient-only rounds whose mean gradient becomes $m^0$.
+        init_rounds: gradient-only rounds (`Algorithm.gradient_rounds`) whose mean gradient becomes $m^0$.
 
     Reference: Cutkosky and Orabona, 2019, https://arxiv.org/abs/1905.10018
     """

@@ -12,6 +12,9 @@ from fedmime.cli.naming import OnStore, task_of
 from fedmime.errors import CheckpointError, ConfigError
 from fedmime.experiments.setting import Setting, TrackerName, located, read
 
+BackendName = Literal["local", "reference", "ray"]
+"""The back ends that `open_backend` opens, for verbs that accept all of them."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Saved(OnStore, Setting):
@@ -39,7 +42,7 @@ class Saved(OnStore, Setting):
 class Asked(Saved):
     """What surrounds a simulated run."""
 
-    backend: Literal["local", "reference", "ray"] = "local"
+    backend: BackendName = "local"
     """Where clients run: compiled on this machine's devices, eagerly one after another, to debug, or on Ray."""
     workers: int = 2
     """Worker processes of the back end on Ray."""

@@ -38,7 +38,7 @@ def show(prepared: Prepared, out: Path, asked: Asked) -> int:
     console.print(yaml.safe_dump(plain(prepared.setting), sort_keys=False).rstrip(), highlight=False, markup=False)
     table = Table("", "", title=f"plan of {found.method} (nothing was run)", show_header=False)
     table.add_row("clients", f"{found.cohort:,} of {found.clients:,} a round, {found.examples:,.0f} examples")
-    gradients = f", {found.gradient_rounds} of them for gradients only" if found.gradient_rounds else ""
+    gradients = f", {found.gradient_rounds} of them gradient-only" if found.gradient_rounds else ""
     table.add_row("rounds", f"{found.rounds:,}{gradients}")
     table.add_row("local steps", f"{found.local_steps:,.0f} a round")
     table.add_row("model", f"{found.parameters:,} parameters, {size(found.model_bytes)}")

@@ -7,12 +7,20 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tyro.conf import Positional
 
 from fedmime.cli.naming import directory, task_name
-from fedmime.cli.options import Tracked, from_file, open_backend, open_trackers, recorded_config, setting_of
+from fedmime.cli.options import (
+    BackendName,
+    Tracked,
+    from_file,
+    open_backend,
+    open_trackers,
+    recorded_config,
+    setting_of,
+)
 from fedmime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +41,7 @@ class Resume:
     """Its directory."""
     rounds: int | None = None
     """Go on to this round instead of the one first asked for."""
-    backend: Literal["local", "reference", "ray"] = "local"
+    backend: BackendName = "local"
     """Where clients run; a run may go on elsewhere than it began."""
     workers: int = 2
     """Worker processes of the back end on Ray."""

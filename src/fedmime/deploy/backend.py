@@ -207,9 +207,9 @@ class DeployedBackend(Backend):
         """The clients of an exchange. Who was left out of a round's first exchange is left out of its second."""
         wanted = []
         for place, member in enumerate(offer.work.cohort.members):
-            gradients = len(offer.points) if member.probes else 0
+            gradients = len(offer.points) if member.sends_gradient else 0
             train = offer.message is not None and member.steps > 0
-            missed = train and not gradients and member.probes and current.probed is not None
+            missed = train and not gradients and member.sends_gradient and current.probed is not None
             if member.client in current.refused or (missed and place not in (current.probed or ())):
                 continue
             if gradients or train:
@@ -279,10 +279,10 @@ class DeployedBackend(Backend):
         for place, found in sorted(inbox.received.items()):
             answer, member = found.answer, work.cohort.members[place]
             for part, gradient in zip(gradients, found.gradients, strict=False):
-                part.add(float(work.gradients[place]), gradient)
+                part.add(float(work.gradient_shares[place]), gradient)
             unclipped += bool(found.gradients) and answer.gradients_unclipped
             if found.update is not None:
-                (send, add), w = found.update, float(work.updates[place])
+                (send, add), w = found.update, float(work.update_shares[place])
                 steps = member.steps
                 scalars = Scalars(w, answer.loss, answer.drift, steps, w * steps, 1, answer.update_unclipped)
                 updates.add(w, send, add, jnp.stack([jnp.asarray(scalar, float) for scalar in scalars]))

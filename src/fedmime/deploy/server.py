@@ -244,7 +244,7 @@ def _nodes(plan: _Plan) -> int:
     if plan.participation.sampler == "with_replacement":
         raise ConfigError("deploy: sampler='with_replacement' may draw a client twice, which replies once")
     asked = over_selected(count("deploy", "cohort_size", plan.cohort_size, 1), plan.participation.over_selection)
-    if plan.terms.secure is not None and plan.participation.feedback:
+    if plan.terms.secure is not None and plan.participation.uses_losses:
         raise ConfigError("deploy: secure sums hide the losses of single clients, which a function as sampler needs")
     check_terms(plan.terms, asked)
     nodes = plan.waiting.nodes or asked

@@ -124,7 +124,7 @@ class Session:
         self._anchor = anchor_of(terms.algorithm, server)
         needs = Needs(Intake.of_run(terms.problem.check, pooled=False), hello.drift)
         self._backend: Backend = where.start(terms.problem, terms.model, needs)
-        residual = list(self._layout.update.shapes) if self._layout.update and self._aggregator.feedback else ()
+        residual = list(self._layout.update.shapes) if self._layout.update and self._aggregator.error_feedback else ()
         self._blank = _Kept(self._layout.blank, residual)
         self._current: _Round | None = None
         self._masking = None if terms.secure is None else Masking(terms.secure, disclosures, self._contribution)
@@ -217,7 +217,7 @@ class Session:
         steps = self._steps if trains else 0
         names: Any = {ask.client: self._name}
         cohort = Cohort(
-            (Member(ask.client, n, steps, 0, probes=not split or not trains),),
+            (Member(ask.client, n, steps, 0, sends_gradient=not split or not trains),),
             1,
             _Own(self._columns, self._schedule, ask.round, ask.client),
             batch_size=self._schedule.batch_size or n,

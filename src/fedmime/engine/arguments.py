@@ -234,5 +234,5 @@ def check_round(
         raise DataError("run_round: the cohort has no client; give at least one")
     if algorithm.local_steps and not cohort.training:
         raise DataError("run_round: the cohort has no client that trains")
-    if algorithm.split and not any(m.probes and not m.steps for m in cohort.members):
+    if algorithm.split and not any(m.sends_gradient and not m.steps for m in cohort.members):
         raise DataError("run_round: split cohorts need clients that only send gradients; give them as full=[...]")

@@ -44,8 +44,8 @@ class Member(NamedTuple):
     """K_i, the number of local steps; zero for a client that does not train."""
     before: int
     """Local steps of all members before this one, by which a randomly drawn step of the cohort is located."""
-    probes: bool
-    """Whether the client may be asked for its full gradient."""
+    sends_gradient: bool
+    """Whether the client can be asked for its full gradient."""
 
 
 class Source(Protocol):
@@ -103,10 +103,10 @@ class Cohort:
     def __post_init__(self) -> None:
         derived = {
             "training": tuple(m for m in self.members if m.steps),
-            "probing": tuple(m for m in self.members if m.probes),
+            "probing": tuple(m for m in self.members if m.sends_gradient),
             "steps": sum(m.steps for m in self.members),
             "examples": sum(m.size for m in self.members),
-            "batches_cover_gradient": self.each_once and all(m.steps and m.probes for m in self.members),
+            "batches_cover_gradient": self.each_once and all(m.steps and m.sends_gradient for m in self.members),
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
@@ -124,29 +124,31 @@ class Cohort:
     def shares(self, split: bool, *, fixed: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """The weights of updates and of full gradients, [members] each.
 
-        The shares of all members sum to one; a member that does not train, or is not asked for its gradient, has zero.
-        Weights that were given for updates hold for the full gradients of the same clients, too.
+        A member that does not train, or is not asked for its gradient, has the share zero. Without `fixed`, the shares
+        of all members sum to one. With `fixed`, every other share is 1 / `denominator(split)`, so the sum is below one
+        if fewer clients take part than were planned, and above one if more do. Weights that were given for updates hold
+        for the full gradients of the same clients, too.
 
         Args:
             split: whether the cohort has two halves.
-            fixed: divide by the number of clients that was planned, whoever came, as differential privacy needs it.
+            fixed: give every client the same share, whoever takes part, as differential privacy needs it.
         """
         if fixed:
-            roles = np.array([(m.steps > 0, m.probes) for m in self.members], float).reshape(-1, 2)
+            roles = np.array([(m.steps > 0, m.sends_gradient) for m in self.members], float).reshape(-1, 2)
             return tuple(roles.T / self.denominator(split))
         sizes = [
             int(self.source.batches(place).counts.sum()) if split and self.explicit and m.steps else m.size
             for place, m in enumerate(self.members)
         ]
         trains = np.array([m.steps > 0 for m in self.members], bool)
-        probes = np.array([m.probes for m in self.members], bool)
+        sends = np.array([m.sends_gradient for m in self.members], bool)
         updates, gradients = np.zeros(len(sizes)), np.zeros(len(sizes))
         updates[trains] = np.asarray(sizes)[trains] if self.weights is None else self.weights
-        gradients[probes] = np.array([m.size for m in self.probing], float)
+        gradients[sends] = np.array([m.size for m in self.probing], float)
         if self.gradient_weights is not None:
-            gradients[probes] = self.gradient_weights
-        elif self.weights is not None and not split and len(self.weights) == probes.sum():
-            gradients[probes] = self.weights
+            gradients[sends] = self.gradient_weights
+        elif self.weights is not None and not split and len(self.weights) == sends.sum():
+            gradients[sends] = self.weights
         return updates / max(updates.sum(), 1e-300), gradients / max(gradients.sum(), 1e-300)
 
     def pooled(self, without: Collection[int] = ()) -> Cohort:
@@ -163,12 +165,16 @@ class Cohort:
         parts = [(self.source.batches(place), starts[place]) for place in places if self.members[place].steps]
         rows = np.concatenate([pad_rows(batches.rows, self.batch_size) + start for batches, start in parts])
         counts = np.concatenate([batches.counts for batches, _ in parts])
-        trainer = (Member(0, len(first_column(data)), len(counts), 0, probes=False), data, Batches(rows, counts))
-        asked = [place for place in places if self.members[place].probes]
+        trainer = (
+            Member(0, len(first_column(data)), len(counts), 0, sends_gradient=False),
+            data,
+            Batches(rows, counts),
+        )
+        asked = [place for place in places if self.members[place].sends_gradient]
         probing = [(self.members[place]._replace(steps=0, before=0), columns[place], None) for place in asked]
         weights = self.gradient_weights
         if weights is not None:
-            order = [place for place, m in enumerate(self.members) if m.probes]
+            order = [place for place, m in enumerate(self.members) if m.sends_gradient]
             weights = np.asarray([w for place, w in zip(order, weights, strict=True) if place in columns])
         return dataclasses.replace(given([trainer, *probing], self.population), gradient_weights=weights)
 

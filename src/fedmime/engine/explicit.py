@@ -35,7 +35,7 @@ def explicit_cohort(
     probing = [] if full is None else _full(full, indices)
     sizes = [m.size for m, _, _ in probing] if len(probing) == clients else [None] * clients
     training = [
-        _member(index, fields, m, n, probes=full is None)
+        _member(index, fields, m, n, sends_gradient=full is None)
         for index, fields, m, n in zip(indices, batches, masks, sizes, strict=True)
     ]
     _same_fields(training, probing)
@@ -52,7 +52,7 @@ def explicit_cohort(
     )
 
 
-def _member(index: int, fields: Columns, mask: Any, size: int | None, probes: bool) -> Given:
+def _member(index: int, fields: Columns, mask: Any, size: int | None, sends_gradient: bool) -> Given:
     arrays = _columns(f"client {index}", fields)
     shapes = {name: a.shape[:2] for name, a in arrays.items()}
     steps, width = next(iter(shapes.values()), (0, 0)) if all(a.ndim >= 2 for a in arrays.values()) else (0, 0)
@@ -73,7 +73,8 @@ def _member(index: int, fields: Columns, mask: Any, size: int | None, probes: bo
     keep, position = np.flatnonzero(real.reshape(-1)), np.cumsum(real.reshape(-1)) - 1  # what is masked goes nowhere
     flat, rows = {name: a[keep] for name, a in flat.items()}, position[rows]
     n = int(counts.sum()) if size is None else size
-    return Member(index, n, len(counts), 0, probes), flat, Batches(rows.astype(np.int32), counts.astype(np.int32))
+    batches = Batches(rows.astype(np.int32), counts.astype(np.int32))
+    return Member(index, n, len(counts), 0, sends_gradient), flat, batches
 
 
 def _full(full: Sequence[Columns], indices: Sequence[int]) -> list[Given]:

@@ -104,7 +104,9 @@ def _cohort(schedule: Schedule, population: Any, positions: np.ndarray, width: i
     """Some clients of a population, all of whom train; `width` is that of the widest mini-batch of all clients."""
     sizes = population.sizes[positions]
     steps = schedule.lengths(sizes)
-    members = [Member(int(i), int(n), int(k), 0, probes=False) for i, n, k in zip(positions, sizes, steps, strict=True)]
+    members = [
+        Member(int(i), int(n), int(k), 0, sends_gradient=False) for i, n, k in zip(positions, sizes, steps, strict=True)
+    ]
     return Cohort(
         with_starts(members),
         len(population.sizes),

@@ -83,7 +83,7 @@ def empty_memory(blank: Any) -> RamMemory | None:
 def remembered(algorithm: Algorithm, aggregator: Aggregator, server: Server) -> Any:
     """What a client that was never seen has kept; with error feedback also what its encodings lost, which is zero."""
     kept = jax.tree.map(np.asarray, algorithm.remember(server.x))
-    if not aggregator.feedback:
+    if not aggregator.error_feedback:
         return kept
     sent = reply_of(algorithm, server, lambda reply: distinct((reply.send, reply.add))[0])
     return kept, [np.zeros(leaf.shape, leaf.dtype) for leaf in sent]

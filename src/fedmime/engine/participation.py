@@ -54,13 +54,18 @@ class Participation:
             )
 
     @property
-    def feedback(self) -> bool:
-        """Whether the sampler is told the clients' losses: a cohort is then drawn only after the round before it."""
+    def uses_losses(self) -> bool:
+        """Whether the sampler is told the clients' losses. A cohort can then be drawn only after the previous round."""
         return not isinstance(self.sampler, str)
+
+    @property
+    def feedback(self) -> bool:
+        """The former name of `uses_losses`."""
+        return self.uses_losses
 
     def unknown(self, sizes: np.ndarray) -> Any:
         """What is known of the clients' losses before the first round: NaN [clients], or `()` if nobody asks."""
-        return np.full(len(sizes), np.nan, np.float32) if self.feedback else ()
+        return np.full(len(sizes), np.nan, np.float32) if self.uses_losses else ()
 
     def draw(
         self, sizes: np.ndarray, cohort_size: int, seed: int, round_number: int, losses: Any = ()

@@ -18,18 +18,19 @@ class Prefetch:
         backend: lays it out.
         start: the first round.
         rounds: the number of rounds of the run.
-        waits: whether a round can only be drawn after the one before it, of which its sampler is told.
+        after_previous: whether a round can be drawn only after the previous one, whose losses its sampler uses.
     """
 
     def __init__(
-        self, work: Callable[[int], Work], backend: Backend, start: int, rounds: int, waits: bool = False
+        self, work: Callable[[int], Work], backend: Backend, start: int, rounds: int, after_previous: bool = False
     ) -> None:
-        self._work, self._backend, self._next, self._rounds, self._waits = work, backend, start, rounds, waits
+        self._work, self._backend, self._next, self._rounds = work, backend, start, rounds
+        self._after_previous = after_previous
         self._ready: Work | Exception | None = None
 
     def prepare(self) -> None:
-        """Draw and lay out the next round while the current one is computed, unless it has to wait."""
-        if not self._waits:
+        """Draw and lay out the next round while the current one is computed, unless it needs the result of that one."""
+        if not self._after_previous:
             self._draw()
 
     def _draw(self) -> None:

@@ -24,7 +24,7 @@ from fedmime.algorithms.abstract import reply_of
 from fedmime.algorithms.algorithm import Algorithm, Replies, Server, State
 from fedmime.engine.backends.backend import Answer, Backend, ClientMessages, Scalars, Totals, Work
 from fedmime.engine.cohort import ClientId
-from fedmime.engine.work import draws
+from fedmime.engine.work import server_random_numbers
 from fedmime.errors import ConfigError
 from fedmime.vector import Vector, finite, norm, squared_distance, where, zeros
 
@@ -50,14 +50,15 @@ class Info(NamedTuple):
     gradient_norm: float
     """‖c‖ of the cohort's mean full gradient at the first point; NaN where the algorithm asks for none."""
     deviation: float
-    """‖e‖ of x^t = x^{t-1} − Kη U(c + e, s); NaN where there is no such e."""
+    """‖e‖ of the error e for which the clients' mean movement equals −K·η·U(c + e, s), where c is the mean full
+    gradient and K the weighted mean number of local steps; NaN if the algorithm does not define it."""
     update_norm: float
     reasons: Mapping[str, int] = {}
     """How many of the refused clients were refused for which reason; `fedmime.aggregation.gate` lists them."""
     clipped: float = math.nan
-    """The fraction of updates that were clipped; NaN where none is."""
+    """The fraction of the accepted updates that were clipped; NaN if there is no `clip` encoder, or no such update."""
     clip_norm: float = math.nan
-    """The norm that updates were clipped to; NaN where they are not."""
+    """The norm to which the first `clip` encoder clips updates; NaN if there is no such encoder."""
     epsilon: float = math.nan
     """What the run has spent of its privacy; NaN where there is none."""
 
@@ -95,19 +96,19 @@ def play(
     """
     algorithm, cohort, aggregator = work.algorithm, work.cohort, work.aggregator.current(state.aggregation)
     work = work._replace(aggregator=aggregator)
-    received = backend.broadcaster = Broadcaster(aggregator, work.key)  # what clients receive of what the server sends
+    broadcaster = backend.broadcaster = Broadcaster(aggregator, work.key)
     server = jax.device_put(state.server, jax.local_devices()[0])  # a no-op but for the first round
     backend.memory = state.memory
     noise_key = backend.noise_key(work.key)
     prime = work.round < algorithm.gradient_rounds
     trains = algorithm.local_steps and not prime
-    points = received(algorithm.prime_points(server) if prime else algorithm.points(server))
+    points = broadcaster.received(algorithm.prime_points(server) if prime else algorithm.points(server))
     bound = _bound(server.x, largest)
     planned = None if aggregator.privacy is None else cohort.denominator(algorithm.split)
 
     def message(h: tuple[Vector, ...]) -> Any:
         sent = algorithm.broadcast(server, h)
-        return received(sent, algorithm.exact(sent))
+        return broadcaster.received(sent, algorithm.exact(sent))
 
     # The clients' part, in one exchange or in two.
     if trains and algorithm.waits:
@@ -123,7 +124,7 @@ def play(
     if totals is None and trains and _always_releases(work, answer):
         totals = _zero_totals(algorithm, server)
     if h is not None and (totals is not None or not trains):
-        coin = float(draws(work.key)[1]) if algorithm.draws else None
+        coin = float(server_random_numbers(work.key)[1]) if algorithm.draws else None
         server, report = _server_step(
             algorithm,
             aggregator,
@@ -175,7 +176,7 @@ def play(
 
 def _updated_losses(known: Any, work: Work, answer: Answer) -> Any:
     """The last known losses of the clients [clients], with those of this round; `()` where no sampler asks for them."""
-    if not work.losses or answer.totals is None:
+    if not work.wants_losses or answer.totals is None:
         return known
     if answer.losses is None:
         raise ConfigError("simulate: this back end reports no losses of single clients, which the sampler asks for")

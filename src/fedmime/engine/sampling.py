@@ -25,11 +25,30 @@ from fedmime.validation import not_finite
 class Clients(Protocol):
     """What a run needs of a population; see `fedmime.data.Population`.
 
-    `sizes` are the numbers of examples n_i [clients]; `test` are the columns of the server's test set, if there is one;
-    `client_at` returns the columns of the client at a position. A population may also have `ids`, the clients' names,
-    and `elsewhere`: true where clients are real, so that they look at their own data, and everybody who was asked is a
-    member of the cohort until it turns out who reports. `sampling_seed`, where there is one, replaces the run's seed in
-    the draw of cohorts, so that clients who know the run's cannot tell who else takes part.
+    Attributes:
+        sizes: the numbers of examples n_i [clients].
+        test: the columns of the server's test set; None if there is none.
+        client_at: returns the columns of the client at a position.
+
+    A population may also have these attributes, which are looked up by name. Without one, the default applies.
+
+    - `ids`: the clients' names by position; without it, a client is called by its position.
+    - `name`, `identity()`: the name of the data, by default that of the class, and a digest of its content. Both are
+      part of the identity of a run; workers of Ray compare the digest, too.
+    - `check()`: raises `DataError` if the data has changed since it was opened; it is called before every cohort.
+    - `elsewhere`: true if clients are real and look at their own data. Every client that was asked is then a member of
+      the cohort, and who reports turns out in the round. Default: false.
+    - `sampling_seed`: replaces the run's seed in the draw of cohorts, so that clients, who know the run's seed, cannot
+      tell who else takes part.
+    - `resident`: true if all examples are in memory. All of them are then checked before the first round, and a small
+      population stays on the devices for the whole run. Default: false.
+    - `pool()`: the columns of all clients one after another; needed if `resident` is true.
+    - `test_clients`: a population with the clients' own test examples, for evaluations client by client.
+    - `has_own_test`: false if `test` consists of the examples of `test_clients`, so that an evaluation need not read
+      them twice. Default: true.
+    - `portable()`: the population that is sent to workers of Ray; by default the population itself.
+    - `origin`: the call that makes the population in another process (`fedmime.origin.Origin`). The module that it
+      names must be the same on the driver and on workers of Ray.
     """
 
     @property
@@ -108,10 +127,10 @@ class Schedule:
         sizes = population.sizes[drawn]
         steps = np.where(np.arange(len(drawn)) < trainers, self.lengths(sizes), 0)
         members = [
-            Member(int(client), int(n), int(k), 0, probes=not algorithm.split or not int(k))
+            Member(int(client), int(n), int(k), 0, sends_gradient=not algorithm.split or not int(k))
             for client, n, k in zip(drawn, sizes, steps, strict=True)
         ]
-        probing = sum(m.probes for m in members)
+        probing = sum(m.sends_gradient for m in members)
         even = self.weights == "uniform"
         return Cohort(
             with_starts(members),
@@ -151,7 +170,7 @@ class Schedule:
             words = "the pooled examples hold NaN or infinite numbers"
             raise DataError(f"{words}; `fedmime data verify` names their client")
         batches = Batches(*mini_batches(n, self.batch_size, self.epochs, self.steps, random))
-        cohort = given([(Member(0, n, len(batches.counts), 0, probes=True), data, batches)], len(available))
+        cohort = given([(Member(0, n, len(batches.counts), 0, sends_gradient=True), data, batches)], len(available))
         return dataclasses.replace(cohort, ids=("pooled",))
 
 

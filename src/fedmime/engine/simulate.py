@@ -133,11 +133,14 @@ def simulate(
     intake = intake_of(problem, algorithm.pooled, params(state), population)
     needs = Needs(intake, drift, None if algorithm.pooled else schedule.expected(population, rounds))
     specification = chosen("simulate", backend, devices)
-    anchor, feedback = anchor_of(algorithm, state.server), schedule.participation.feedback and not algorithm.pooled
+    anchor, uses_losses = (
+        anchor_of(algorithm, state.server),
+        schedule.participation.uses_losses and not algorithm.pooled,
+    )
 
     def work(t: int) -> Work:
         return work_of(
-            algorithm, anchor, t, schedule.cohort(algorithm, population, t, state.losses), key, aggregator, feedback
+            algorithm, anchor, t, schedule.cohort(algorithm, population, t, state.losses), key, aggregator, uses_losses
         )
 
     facts = (
@@ -152,7 +155,8 @@ def simulate(
     )
     directory = None if run_dir is None else RunDirectory(Path(run_dir), saving.keep)
     starting = contextlib.closing(specification.start(problem, params(state), needs))
-    with contextlib.ExitStack() as stack, starting as running:  # it ends before the directory, whose log hears of it
+    # The back end is closed before the run directory, so that the last lines of its log are written.
+    with contextlib.ExitStack() as stack, starting as running:
         if dry_run:
             return _dry_run(directory, facts, saving, state, rounds)
         stored = running.stored(blank)
@@ -161,13 +165,13 @@ def simulate(
             stack.enter_context(directory)
             directory.claim(facts, facts if config is None else config, running.layout, saving.fresh, rounds)
             state = directory.resume(state, stored, given=initial is not None)
-        running.memory = state.memory  # workers look whether they reach its file
+        running.memory = state.memory  # before the first round: workers of Ray check whether they can open its file
         cost = communication.cost(algorithm, params(state), aggregator)
         log = stack.enter_context(Log(rounds, gate, running.traffic(cost, algorithm), directory))
         started = Started(type(algorithm).__name__, facts if config is None else config, rounds, state.round)
         telling = stack.enter_context(_telling(callbacks, log, started, directory))
         intake.say()
-        prefetch = Prefetch(work, running, state.round, rounds, waits=feedback)
+        prefetch = Prefetch(work, running, state.round, rounds, after_previous=uses_losses)
         while state.round < rounds:
             current = prefetch.take()
             state, info = play(running, current, state, gate.largest, drift=drift, meanwhile=prefetch.prepare)

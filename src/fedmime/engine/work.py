@@ -20,7 +20,7 @@ def work_of(
     cohort: Cohort,
     key: jax.Array,
     aggregator: Aggregator = PLAIN,
-    losses: bool = False,
+    wants_losses: bool = False,
 ) -> Work:
     """The clients' work in a round. It needs no state, so it can be made before the round begins.
 
@@ -28,17 +28,29 @@ def work_of(
         anchor: how local steps use gradient differences, `anchor_of(algorithm, server)`.
         key: the run's; each round and client folds its own numbers in.
         aggregator: what happens to messages on their way.
-        losses: whether the sampler of later rounds wants the losses of single clients.
+        wants_losses: whether the sampler of later rounds wants the losses of single clients.
     """
     recipe = at_round(algorithm, round_number)
-    updates, gradients = cohort.shares(algorithm.split, fixed=aggregator.privacy is not None)
+    update_shares, gradient_shares = cohort.shares(algorithm.split, fixed=aggregator.privacy is not None)
     key = fold_in(key, round_number)
-    pick = int(draws(key)[0] * max(cohort.steps, 1)) if algorithm.draws else -1
+    pick = int(server_random_numbers(key)[0] * max(cohort.steps, 1)) if algorithm.draws else -1
     prime = round_number < algorithm.gradient_rounds
-    asks = prime or anchor.points > 0
+    wants_gradients = prime or anchor.points > 0
     anchor = Anchor() if prime else anchor
     own = aggregator.at_round(round_number)
-    return Work(recipe, round_number, cohort, updates, gradients, key, pick, asks, anchor, own, losses)
+    return Work(
+        recipe,
+        round_number,
+        cohort,
+        update_shares,
+        gradient_shares,
+        key,
+        pick,
+        wants_gradients,
+        anchor,
+        own,
+        wants_losses,
+    )
 
 
 fold_in = jax.jit(jax.random.fold_in)
@@ -51,6 +63,6 @@ def run_key(seed: int) -> jax.Array:
     return fold_in(key, np.uint32(high)) if high else key
 
 
-def draws(key: jax.Array) -> np.ndarray:
-    """Two uniform random numbers for the server's own choices: which step to draw, and whether to keep its iterate."""
+def server_random_numbers(key: jax.Array) -> np.ndarray:
+    """Two uniform random numbers for the server's choices: which step to sample, and whether to keep its iterate."""
     return np.random.default_rng(np.asarray(jax.random.key_data(key))).random(2)

@@ -21,9 +21,9 @@ from fedmime.kernels.build import ready, target
 Padding = tuple[tuple[int, int], tuple[int, int]]
 
 VECTOR = 16  # entries of the widest vector register: least width of dense layers, divisor of output channels
-FEW_ROWS = 32  # rows of a mini-batch, whose transpose XLA had better store
-MOST_ROWS = 256  # rows up to which a product of matrices is faster where they lie than by XLA's routine
-MOST_TERMS = 4  # arrays that an outer product can be added to in one pass
+FEW_ROWS = 32  # up to this many rows, storing the transposed operand is faster
+MOST_ROWS = 256  # up to this many rows, the C kernel is faster than XLA's matrix product
+MOST_TERMS = 4  # the most arrays to which the C kernel can add an outer product in one pass
 _CONVOLUTION = ("NHWC", "HWIO", "NHWC")
 
 
@@ -87,9 +87,10 @@ def summable(array: Any) -> bool:
 
 def convolve(x: jax.Array, kernel: jax.Array, pads: Padding) -> jax.Array:
     """X [batch, height, width, in] convolved with a kernel [height, width, in, out], stride 1."""
-    slid = _slid(x.shape[1:3], kernel.shape[:2], pads)
-    if x.shape[3] == kernel.shape[2] and min(slid) > 0 and _in_vectors(kernel, pads) and usable("convolve", x, kernel):
-        return _call("convolve", [(x.shape[0], *slid, kernel.shape[3])])(x, kernel)[0]
+    size = _output_size(x.shape[1:3], kernel.shape[:2], pads)
+    fits = x.shape[3] == kernel.shape[2] and min(size) > 0 and _whole_vectors_and_equal_pads(kernel, pads)
+    if fits and usable("convolve", x, kernel):
+        return _call("convolve", [(x.shape[0], *size, kernel.shape[3])])(x, kernel)[0]
     return lax.conv_general_dilated(x, kernel, (1, 1), pads, dimension_numbers=_CONVOLUTION)
 
 
@@ -159,8 +160,8 @@ def _small(rows: int, *widths: int) -> bool:
 
 
 def _correlates(x: jax.Array, d: jax.Array, pads: Padding) -> bool:
-    fits = x.shape[0] == d.shape[0] and min(_slid(x.shape[1:3], d.shape[1:3], pads)) > 0
-    return fits and _in_vectors(d, pads) and usable("kernel_gradient", x, d)
+    fits = x.shape[0] == d.shape[0] and min(_output_size(x.shape[1:3], d.shape[1:3], pads)) > 0
+    return fits and _whole_vectors_and_equal_pads(d, pads) and usable("kernel_gradient", x, d)
 
 
 def _correlate(x: jax.Array, d: jax.Array, pads: Padding) -> jax.Array:
@@ -171,13 +172,14 @@ def _correlate(x: jax.Array, d: jax.Array, pads: Padding) -> jax.Array:
 
 
 def _kernel_shape(x: jax.Array, d: jax.Array, pads: Padding) -> tuple[int, ...]:
-    return (*_slid(x.shape[1:3], d.shape[1:3], pads), x.shape[3], d.shape[3])
+    return (*_output_size(x.shape[1:3], d.shape[1:3], pads), x.shape[3], d.shape[3])
 
 
-def _slid(size: Sequence[int], window: Sequence[int], pads: Padding) -> tuple[int, ...]:
-    """How many positions a window has in an image that is padded."""
+def _output_size(size: Sequence[int], window: Sequence[int], pads: Padding) -> tuple[int, ...]:
+    """Height and width of the output when a window slides with stride 1 over a padded image."""
     return tuple(n + sum(pad) - k + 1 for n, k, pad in zip(size, window, pads, strict=True))
 
 
-def _in_vectors(other: jax.Array, pads: Padding) -> bool:
+def _whole_vectors_and_equal_pads(other: jax.Array, pads: Padding) -> bool:
+    """Whether the last axis is a multiple of `VECTOR`, and each axis of the image has equal, non-negative pads."""
     return other.shape[-1] % VECTOR == 0 and all(before == after >= 0 for before, after in pads)

@@ -158,7 +158,7 @@ class SecureBackend(DeployedBackend):
         there, absent = self._reached(wanted)
         current.refused |= {each.member.client: Reason.LATE for each in absent}
         shares = {
-            each.member.client: (float(work.updates[each.place]), float(work.gradients[each.place]))
+            each.member.client: (float(work.update_shares[each.place]), float(work.gradient_shares[each.place]))
             for each in there.values()
         }
         largest = tuple(max((share[kind] for share in shares.values()), default=0.0) or 1.0 for kind in (0, 1))
@@ -219,7 +219,7 @@ class SecureBackend(DeployedBackend):
         for members, messages, scalars in sums:
             if messages.gradients:
                 gradients, unclipped = messages.gradients, scalars.gradients_unclipped
-                share = float(sum(work.gradients[each.place] for each in members))
+                share = float(sum(work.gradient_shares[each.place] for each in members))
                 current.probed = {each.place for each in members}
             if messages.update is not None:
                 totals = _totals(work, members, messages.update, scalars)
@@ -230,7 +230,7 @@ class SecureBackend(DeployedBackend):
 
 def _totals(work: Work, members: Sequence[Asked], update: Any, scalars: MaskedScalars) -> Totals:
     """The sums over a group that has trained. Weights and steps are the server's own knowledge."""
-    weights = [float(work.updates[each.place]) for each in members]
+    weights = [float(work.update_shares[each.place]) for each in members]
     steps = [each.member.steps for each in members]
     weighted = sum(w * k for w, k in zip(weights, steps, strict=True))
     unclipped = round(scalars.update_unclipped)

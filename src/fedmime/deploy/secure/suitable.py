@@ -56,7 +56,7 @@ def _check_aggregator(aggregator: Aggregator) -> None:
     others: list[object] = [one for one in aggregator.encoders if not isinstance(one, Clip)]
     if not aggregator.combiner.linear:
         others.append(aggregator.combiner)
-    if others or aggregator.feedback:
+    if others or aggregator.error_feedback:
         found = ", ".join(type(one).__name__ for one in others) or "error_feedback"
         raise ConfigError(f"secure: masked messages are clipped and added and nothing else, got {found}")
     if len(clips) != 1 or math.inf in (clips[0].norm, clips[0].gradient):

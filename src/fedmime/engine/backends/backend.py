@@ -33,22 +33,43 @@ class Work(NamedTuple):
     """With this round's numbers in place of schedules."""
     round: int
     cohort: Cohort
-    updates: np.ndarray
+    update_shares: np.ndarray
     """[members] w_i, the share of each member's update in the mean; a part keeps its shares of the whole."""
-    gradients: np.ndarray
+    gradient_shares: np.ndarray
     """[members] w_j, the share of each member's full gradient in the mean."""
     key: jax.Array
     """The round's random key, fold_in(run's key, round); a client uses fold_in(key, client, step)."""
     pick: int
-    """The local step, counted over the whole cohort, whose iterate is drawn for algorithms that ask for one; or -1."""
-    asks: bool
+    """The index of the local step whose iterate is sampled in this round, uniformly among those of the whole cohort; -1
+    unless the algorithm `draws`."""
+    wants_gradients: bool
     """Whether full gradients are asked for in this round."""
     anchor: Anchor
     """How local steps use gradient differences, so that phase 1 can record what phase 2 needs."""
     aggregator: Aggregator
     """What happens to the clients' messages before they are added or combined."""
-    losses: bool = False
+    wants_losses: bool = False
     """Whether the losses of single clients are asked for, too, because the sampler looks at them."""
+
+    @property
+    def updates(self) -> np.ndarray:
+        """The former name of `update_shares`."""
+        return self.update_shares
+
+    @property
+    def gradients(self) -> np.ndarray:
+        """The former name of `gradient_shares`."""
+        return self.gradient_shares
+
+    @property
+    def asks(self) -> bool:
+        """The former name of `wants_gradients`."""
+        return self.wants_gradients
+
+    @property
+    def losses(self) -> bool:
+        """The former name of `wants_losses`."""
+        return self.wants_losses
 
     def by_steps(self, random: bool) -> bool:
         """Whether full gradients go through the mini-batches of local steps, with the random numbers of those.
@@ -191,8 +212,8 @@ class Answer(NamedTuple):
     cancelled: bool = False
     """Whether too few clients reported for the round to be carried out."""
     losses: Callable[[], Mapping[int, float]] | None = None
-    """Where `Work.losses` asks for them, the mean of the mini-batch losses before each local step of every client whose
-    update was accepted, by position in the population; None of a back end that cannot say."""
+    """If `Work.wants_losses`, the mean of the mini-batch losses before each local step of every client whose update was
+    accepted, by position in the population; None of a back end that cannot say."""
 
 
 class Backend(Protocol):
@@ -208,15 +229,28 @@ class Backend(Protocol):
     """How the arrays that clients receive are encoded, for back ends that send them on. The round sets it, too."""
 
     def stored(self, blank: Any) -> Any:
-        """What a run stores of what a client keeps that was never seen: the `blank` itself where clients run here."""
+        """Return the initial entry of the server's client memory.
+
+        Back ends whose clients run in processes of the run return `blank`. A deployment, whose clients store their own
+        state, returns the round number that stands for "never" instead.
+
+        Args:
+            blank: the state of a client before it first takes part.
+        """
         return blank
 
     def noise_key(self, key: jax.Array) -> jax.Array:
-        """The key of a round's privacy noise, given the round's: the same unless clients know the round's."""
+        """Return the random key for privacy noise, given that of the round.
+
+        By default it is the round's key. A deployment overrides this, because its clients know the round's key.
+        """
         return key
 
     def traffic(self, cost: Cost, algorithm: Algorithm) -> Cost:
-        """What a client sends and receives in a round, given what its messages have by themselves."""
+        """Return the bytes that a client sends and receives in a round.
+
+        `cost` counts the encoded arrays. A back end whose protocol costs more, such as that of masked sums, adds it.
+        """
         return cost
 
     def prepare(self, work: Work) -> None:
@@ -227,8 +261,10 @@ class Backend(Protocol):
     ) -> Answer:
         """Ask the cohort for full gradients at `points`, and if a `message` is given, for training from it.
 
-        What phase 1 recorded of the gradients stays with the back end until phase 2 of the same round. A reply whose
-        update is not finite or longer than `bound` is refused.
+        Phase 1 is the request for full gradients, phase 2 the request for training. Algorithms with `waits = True` need
+        a call for each; those with `waits = False` combine both in one call. What phase 1 recorded of the gradients
+        stays with the back end until phase 2 of the same round. A reply whose update is not finite or longer than
+        `bound` is refused.
         """
         ...
 

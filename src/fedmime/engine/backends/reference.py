@@ -1,4 +1,4 @@
-"""The reference back end: eager, one client after another, no padding, nothing kept or shared.
+"""The reference back end: eager, one client after another, no padding, nothing cached or shared.
 
 It is what every other back end must agree with, the mode to debug in (print, breakpoints and exceptions work inside
 losses and algorithms), and the computation of a deployed client. An error names the client and what it was doing.
@@ -50,11 +50,11 @@ class _Loaded(NamedTuple):
 
 
 class _Loading(NamedTuple):
-    """A cohort whose data was looked at."""
+    """A cohort after its data was checked, with the examples and mini-batches that its members use in one round."""
 
     cohort: Cohort
     clients: list[_Loaded]
-    """Those whose data can be used."""
+    """Those whose data was accepted."""
     refused: list[int]
     """Positions in the population of the clients whose data cannot be used."""
     random: bool
@@ -98,7 +98,7 @@ class ReferenceBackend(Backend):
         updates = Accepted(work.aggregator.combiner.linear)
         unclipped, losses = 0, {}
         for client in loading.clients:
-            if points and client.member.probes:
+            if points and client.member.sends_gradient:
                 with _stage(client.name, "its full gradient"):
                     sent = [self._full_gradient(work, loading, client, point) for point in points]
                     unclipped += self._send_gradients(work, client, sent, bound, gradients)
@@ -173,7 +173,7 @@ class ReferenceBackend(Backend):
             sent = [delivered.message for delivered in each]
             unclipped = all(delivered.unclipped for delivered in each)
         for part, g in zip(accepted, sent, strict=True):
-            part.add(float(work.gradients[client.place]), g)
+            part.add(float(work.gradient_shares[client.place]), g)
         return unclipped
 
     def _train(self, work: Work, loaded: _Loaded, message: Message, bound: Any, accepted: Accepted) -> dict[int, float]:
@@ -184,12 +184,12 @@ class ReferenceBackend(Backend):
         sender = sender_of(UPDATE, work.key, index)
         delivered = aggregator.deliver((reply.send, reply.add), client.residual, sender, bound)
         send, add = delivered.message
-        keep = (reply.keep, delivered.residual) if aggregator.feedback else reply.keep
+        keep = (reply.keep, delivered.residual) if aggregator.error_feedback else reply.keep
         if reason := int(delivered.reason) if finite(reply.keep) else Reason.NOT_FINITE:
             self._refused[index] = Reason(reason)
             return {}
         self._new[index] = jax.device_get(keep)
-        w, steps = float(work.updates[loaded.place]), loaded.member.steps
+        w, steps = float(work.update_shares[loaded.place]), loaded.member.steps
         scalars = Scalars(w, client.loss, client.drift, steps, w * steps, 1, delivered.unclipped)
         accepted.add(w, send, add, jnp.stack([jnp.asarray(scalar, float) for scalar in scalars]))
         return {index: float(client.loss) / steps}
@@ -204,7 +204,7 @@ class _Client:
         self._key = jax.random.fold_in(work.key, member.client)
         self._grad, self._watch_drift = backend._grad, backend._drift
         kept: Any = backend.memory.read([member.client])[0] if backend.memory is not None else ()
-        self.kept, self.residual = kept if work.aggregator.feedback else (kept, ())
+        self.kept, self.residual = kept if work.aggregator.error_feedback else (kept, ())
         self.steps = jnp.asarray(member.steps)
         self._draws, self._own_pick = work.algorithm.draws, work.pick - member.before
         self.loss, self.drift = jnp.zeros(()), jnp.zeros(())

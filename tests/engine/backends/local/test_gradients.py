@@ -37,8 +37,8 @@ TABLES = Tables(
     clients=np.asarray([[0, 2, 0, 0], [2, 1, 1, 2], [3, 1, 2, 3]]),
     shares=np.asarray(SHARES),
     lengths=np.asarray([4, 3, 0]),
-    asked=np.zeros((0, 3), int),
-    asked_shares=np.zeros(0),
+    gradient_clients=np.zeros((0, 3), int),
+    gradient_shares=np.zeros(0),
 )
 LANE = Lane(PROBLEM, *jax.tree.map(jnp.asarray, (POOL, TABLES)), jax.random.key(0), chunk=2, alone=True)
 X, Y = (Vector(jax.tree.map(jnp.asarray, model(seed))) for seed in (0, 1))

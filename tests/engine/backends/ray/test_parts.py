@@ -38,7 +38,7 @@ def test_parts_keep_their_shares_of_the_whole(parts: int) -> None:
     assert all(part.work.cohort.members for part in found.values())  # with more parts than members, some are left out
     members = [member for part in found.values() for member in part.work.cohort.members]
     assert sorted(members) == sorted(work.cohort.members)  # where a member's steps begin in the cohort included
-    for shares in ("updates", "gradients"):
+    for shares in ("update_shares", "gradient_shares"):
         assert sum(getattr(part.work, shares).sum() for part in found.values()) == pytest.approx(1.0)
     total = sum(m.steps + m.size / 4 for m in work.cohort.members)
     assert sum(part.cost for part in found.values()) == pytest.approx(total)

@@ -40,22 +40,22 @@ class Wave(NamedTuple):
     tables: Tables
     clients: list[list[int]]
     """The clients that each lane trains, in order."""
-    asked: list[list[int]]
+    gradient_clients: list[list[int]]
     """The clients that each lane asks for gradients, in order."""
 
 
 class Laid(NamedTuple):
-    """A cohort whose data was looked at."""
+    """A cohort after its data was checked and, if it fits in one wave, its index tables were prepared for one round."""
 
     cohort: Cohort
     groups: list[list[int]]
     """Places in the cohort of the members of each wave; nearly always one wave."""
     wave: Wave | None
-    """The only wave, laid out on the devices; None where there are several."""
+    """The only wave, laid out on the devices. None if there are several, which are laid out when their turn comes."""
     refused: list[int]
     """Clients whose data cannot be used."""
     share: float
-    """The sum of the gradient shares of all others."""
+    """The sum of the gradient shares of the clients whose data was accepted."""
     clients: int
     """The number of members whose data can be used."""
     trains: bool
@@ -153,9 +153,9 @@ class LocalBackend(Backend):
             )
             self._at_anchor = gathered.recorded
             parts.append(sums)
-            waves.append((wave.asked, wave.tables.asked_shares, gathered))
+            waves.append((wave.gradient_clients, wave.tables.gradient_shares, gathered))
             if work.aggregator.by_client:
-                self._refusals.append((_slots(wave.asked), gathered.refused))
+                self._refusals.append((_slots(wave.gradient_clients), gathered.refused))
         gradients, (weight, unclipped) = add_parts(parts, self._mesh)
         if not work.aggregator.by_client:
             return gradients, laid.share, 0
@@ -235,7 +235,7 @@ class LocalBackend(Backend):
             groups,
             None,
             refused,
-            float(work.gradients[np.asarray(places, int)].sum()),
+            float(work.gradient_shares[np.asarray(places, int)].sum()),
             len(places),
             any(cohort.members[place].steps for place in places),
             self._options(work, random, len(groups)),
@@ -252,7 +252,7 @@ class LocalBackend(Backend):
         """How gradients at the anchor are found depends on the cohort, never on the number of devices."""
         cohort, anchor = work.cohort, work.anchor
         at_anchor = None
-        if anchor.point is not None and groups == 1 and all(m.probes for m in cohort.training):
+        if anchor.point is not None and groups == 1 and all(m.sends_gradient for m in cohort.training):
             if self.problem.factors is not None:
                 at_anchor = "factors"
             elif cohort.batches_cover_gradient and nbytes(self._model) * cohort.steps <= CACHE_BYTES:
@@ -267,7 +267,7 @@ class LocalBackend(Backend):
             anchor.start,
             self._drift,
             jax.tree.leaves(self._model)[0].dtype.name,
-            work.losses,
+            work.wants_losses,
         )
 
     def _waves(self, work: Work, laid: Laid) -> Iterator[Wave]:
@@ -289,11 +289,11 @@ class LocalBackend(Backend):
         for i, (place, m) in enumerate(zip(group, members, strict=True)):
             batches = source.batches(place) if m.steps else None
             length = m.size if lengths is None else lengths[i]
-            loaded.append(Loaded(place, m.client, length, starts[i], batches, m.probes, m.before))
+            loaded.append(Loaded(place, m.client, length, starts[i], batches, m.sends_gradient, m.before))
         tables, lanes = self._layout.tables(work, loaded, random=laid.random)
         clients = [[m.client for m in lane if m.steps] for lane in lanes]
-        asked = [[m.client for m in lane if m.probes] for lane in lanes]
-        return Wave(pool, shard(tables, self._mesh), clients, asked)
+        gradient_clients = [[m.client for m in lane if m.sends_gradient] for lane in lanes]
+        return Wave(pool, shard(tables, self._mesh), clients, gradient_clients)
 
     def _copied(self, columns: Sequence[Columns]) -> tuple[Mapping[str, jax.Array], list[int], list[int]]:
         """The examples of some clients one after another on the devices, where those of each begin, and how many."""

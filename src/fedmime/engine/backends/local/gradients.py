@@ -1,14 +1,18 @@
 """Gradients inside the compiled programs: full gradients of a lane's clients, and what they record for local steps.
 
-A local step of Mime needs the gradient of its mini-batch at y and at the anchor x. There are three ways to the second:
+A local step of Mime needs the gradient of its mini-batch at y and at the anchor x. `full_gradient` computes the full
+gradient at a point in one of four ways, its argument `how`. Two of them record what local steps need of the gradient at
+x:
 
-- `factors`: while the full gradient at x goes through the examples, it records of each example what rebuilds its
-  gradient (see `fedmime.models.problem.Factors`);
-- `cache`: where every example is in exactly one mini-batch of the round, the full gradient goes through the
-  mini-batches and records the gradient of each;
-- `twice`: the step computes a second gradient.
+- `None`: large chunks of the lane's examples; nothing is recorded.
+- `"factors"`: the same chunks. It records of each example its loss and the factors that rebuild its gradient (see
+  `fedmime.models.problem.Factors`).
+- `"steps"`: the clients' mini-batches, with the random numbers of the local steps; nothing is recorded. It needs every
+  example to be in exactly one mini-batch of the round.
+- `"cache"`: the same mini-batches. It records the loss and the gradient of each.
 
-The choice is the engine's; algorithms only ask for `Client.grad_difference`.
+If nothing was recorded at x (`None`, `"steps"`), a local step computes the second gradient itself. The back end
+chooses; algorithms only ask for `Client.grad_difference`.
 """
 
 from __future__ import annotations
@@ -95,7 +99,7 @@ class AtAnchor(NamedTuple):
     """What the full gradient at the anchor recorded for local steps."""
 
     how: str
-    """`factors` or `cache`."""
+    """`"factors"` or `"cache"`; see the top of this module."""
     losses: jax.Array
     """[examples] with factors, [steps] with cached gradients: the loss at the anchor."""
     tables: Any
@@ -178,9 +182,7 @@ def full_gradient(lane: Lane, point: Vector, part: Part, how: str | None, record
     """A part's share of the mean full gradient at a point, and what is recorded of the gradients there.
 
     Args:
-        how: `None` takes large batches over the union of the clients' examples, `factors` does the same and records the
-            factors of every example; `steps` goes through the clients' own mini-batches, of which every example is in
-            exactly one, and `cache` does so and records the gradient of every mini-batch.
+        how: `None`, `"factors"`, `"steps"` or `"cache"`; see the top of this module.
         recorded: the tables of `blank_tables`, in which other parts may have written before.
     """
     if how in ("steps", "cache"):

@@ -39,9 +39,9 @@ class Tables(NamedTuple):
     """[clients] w_i of each client's update."""
     lengths: np.ndarray
     """[3] how many chunks there are, how many clients train, and how many are asked for their own gradient."""
-    asked: np.ndarray
-    """[clients, 3] the entries of `Asked`; no row unless every client's own gradient is needed."""
-    asked_shares: np.ndarray
+    gradient_clients: np.ndarray
+    """[clients, 3] the entries of `GradientClient`; no row unless every client's own gradient is needed."""
+    gradient_shares: np.ndarray
     """[clients] w_j of each of these gradients."""
 
 
@@ -71,7 +71,7 @@ class Trainee(NamedTuple):
     """Steps of the cohort's members before it."""
 
 
-class Asked(NamedTuple):
+class GradientClient(NamedTuple):
     """A client whose own full gradient is needed."""
 
     first: Any
@@ -94,7 +94,7 @@ class Loaded(NamedTuple):
     """Position of its first example in the pool."""
     batches: Batches | None
     """None for a client that does not train."""
-    probes: bool
+    sends_gradient: bool
     before: int
 
     @property
@@ -123,7 +123,7 @@ class Layout:
             self.size(name, math.ceil(1.1 * total / self.lanes))
         self.size("clients", math.ceil(1.4 * cohort_size / self.lanes))
         self.size("chunks", math.ceil(self._sizes["examples"] / self.chunk) + self._sizes["clients"])
-        self.size("asked", self._sizes["clients"])
+        self.size("gradient_clients", self._sizes["clients"])
 
     def size(self, name: str, needed: int) -> int:
         """The padded size of a table that needs so many entries."""
@@ -149,28 +149,29 @@ class Layout:
         on any layout, or if the aggregator needs every client's own gradient.
         """
         own, chunk = work.aggregator.by_client, self.chunk_of(work, random)
+        single = own and work.wants_gradients  # gradients of single clients
         lanes = _deal(members, self.lanes, work)
         training = [[m for m in lane if m.steps] for lane in lanes]
-        chunks = [_chunks(lane, chunk, random or own) if work.asks else [] for lane in lanes]
+        chunks = [_chunks(lane, chunk, random or own) if work.wants_gradients else [] for lane in lanes]
         tables = self._blank(
             work.cohort.batch_size,
             examples=max(sum(m.length for m in lane) for lane in lanes),
             steps=max(sum(m.steps for m in lane) for lane in lanes),
             clients=max(map(len, training)),
             chunks=max(map(len, chunks)),
-            asked=max(1, *(sum(bool(m.probes) for m in lane) for lane in lanes)) if own and work.asks else 0,
+            gradient_clients=max(1, *(sum(m.sends_gradient for m in lane) for lane in lanes)) if single else 0,
         )
         for i, lane in enumerate(lanes):
             _fill(tables, i, work, lane, chunks[i])
-            if own and work.asks:
-                _fill_asked(tables, i, work, [m for m in lane if m.probes], chunk)
+            if single:
+                _fill_gradient_clients(tables, i, work, [m for m in lane if m.sends_gradient], chunk)
         return tables, lanes
 
     def _blank(self, batch: int, **needed: int) -> Tables:
         examples, steps, clients, chunks = (
             self.size(name, needed[name]) for name in ("examples", "steps", "clients", "chunks")
         )
-        asked = self.size("asked", needed["asked"]) if needed["asked"] else 0
+        asked = self.size("gradient_clients", needed["gradient_clients"]) if needed["gradient_clients"] else 0
         real = jax.dtypes.canonicalize_dtype(float)
 
         def zeros(*shape: int, dtype: np.dtype | type = np.int32) -> np.ndarray:
@@ -185,8 +186,8 @@ class Layout:
             clients=zeros(clients, len(Trainee._fields)),
             shares=zeros(clients, dtype=real),
             lengths=zeros(3),
-            asked=zeros(asked, len(Asked._fields)),
-            asked_shares=zeros(asked, dtype=real),
+            gradient_clients=zeros(asked, len(GradientClient._fields)),
+            gradient_shares=zeros(asked, dtype=real),
         )
 
 
@@ -198,7 +199,7 @@ def _fill(tables: Tables, i: int, work: Work, lane: Sequence[Loaded], chunks: Se
     lengths = [m.length for m in lane]
     shifts = [m.start - offset for m, offset in zip(lane, offsets, strict=True)]
     tables.places[i, :examples] = np.arange(examples) + np.repeat(shifts, lengths)
-    tables.weights[i, :examples] = np.repeat([work.gradients[m.place] / m.length for m in lane], lengths)
+    tables.weights[i, :examples] = np.repeat([work.gradient_shares[m.place] / m.length for m in lane], lengths)
     if chunks:
         tables.chunks[i, : len(chunks)] = chunks
     training = [(m, m.batches, offset) for m, offset in zip(lane, offsets, strict=True) if m.batches is not None]
@@ -212,10 +213,10 @@ def _fill(tables: Tables, i: int, work: Work, lane: Sequence[Loaded], chunks: Se
     tables.clients[i, : len(training)] = [
         Trainee(first, m.steps, m.client, m.before) for first, (m, _, _) in zip(firsts, training, strict=True)
     ]
-    tables.shares[i, : len(training)] = [work.updates[m.place] for m, _, _ in training]
+    tables.shares[i, : len(training)] = [work.update_shares[m.place] for m, _, _ in training]
 
 
-def _fill_asked(tables: Tables, i: int, work: Work, probing: Sequence[Loaded], chunk: int) -> None:
+def _fill_gradient_clients(tables: Tables, i: int, work: Work, probing: Sequence[Loaded], chunk: int) -> None:
     """Write the tables of lane i for gradients of single clients, who come first in the lane."""
     if not probing:
         return
@@ -223,16 +224,16 @@ def _fill_asked(tables: Tables, i: int, work: Work, probing: Sequence[Loaded], c
     tables.weights[i, : sum(lengths)] = np.repeat([1 / n for n in lengths], lengths)
     chunks = [-(-n // chunk) for n in lengths]
     *firsts, _ = itertools.accumulate(chunks, initial=0)
-    tables.asked[i, : len(probing)] = [
-        Asked(first, count, m.client) for first, count, m in zip(firsts, chunks, probing, strict=True)
+    tables.gradient_clients[i, : len(probing)] = [
+        GradientClient(first, count, m.client) for first, count, m in zip(firsts, chunks, probing, strict=True)
     ]
-    tables.asked_shares[i, : len(probing)] = [work.gradients[m.place] for m in probing]
+    tables.gradient_shares[i, : len(probing)] = [work.gradient_shares[m.place] for m in probing]
     tables.lengths[i, 2] = len(probing)
 
 
-def cost(work: Work, steps: int, examples: int, probes: bool) -> float:
+def cost(work: Work, steps: int, examples: int, sends_gradient: bool) -> float:
     """How much work a member of a cohort is, in local steps; its full gradient is as many as it has mini-batches."""
-    return steps + (examples / work.cohort.batch_size if work.asks and probes else 0)
+    return steps + (examples / work.cohort.batch_size if work.wants_gradients and sends_gradient else 0)
 
 
 def deal(costs: Sequence[float], parts: int) -> list[list[int]]:
@@ -247,10 +248,16 @@ def deal(costs: Sequence[float], parts: int) -> list[list[int]]:
 
 
 def in_words(devices: int, parts: int = 1) -> str:
-    """`Backend.layout` of a cohort in so many parts, each on so many devices.
+    """Describe the layout of a cohort in words, for `Backend.layout`.
 
-    A part on one device is dealt, computed and added as a device of this back end is, so n of them give the bits of n
-    devices, unless clients' data is refused: such clients are left out before devices are dealt, but after parts are.
+    One part on one device computes exactly what one device of the local back end computes, so n such parts give
+    bit-identical results to n devices, and both are described by the same words. Results are not bit-identical if
+    clients are refused for their data, because such clients are removed after members are assigned to parts but before
+    they are assigned to devices.
+
+    Args:
+        devices: the number of devices of each part.
+        parts: the number of parts.
     """
     if devices == 1 or parts == 1:
         return f"{devices * parts} device{'s' if devices * parts > 1 else ''}"
@@ -259,13 +266,13 @@ def in_words(devices: int, parts: int = 1) -> str:
 
 def _deal(members: Sequence[Loaded], lanes: int, work: Work) -> list[list[Loaded]]:
     """Longest first to the least loaded lane; in each lane, clients that are asked for a gradient come first."""
-    dealt = deal([cost(work, m.steps, m.length, m.probes) for m in members], lanes)
-    return [sorted((members[i] for i in lane), key=lambda m: not m.probes) for lane in dealt]
+    dealt = deal([cost(work, m.steps, m.length, m.sends_gradient) for m in members], lanes)
+    return [sorted((members[i] for i in lane), key=lambda m: not m.sends_gradient) for lane in dealt]
 
 
 def _chunks(lane: Sequence[Loaded], chunk: int, by_client: bool) -> list[Chunk]:
     """The chunks that cover all examples whose gradient may be asked."""
-    probing = [m for m in lane if m.probes]
+    probing = [m for m in lane if m.sends_gradient]
     stretches = [(m.client, m.length) for m in probing] if by_client else [(0, sum(m.length for m in probing))]
     chunks, start = [], 0
     for owner, length in stretches:

@@ -25,7 +25,7 @@ from fedmime.engine.backends.backend import Problem, Scalars, Totals
 from fedmime.engine.backends.local.client import LaneClient, Watch
 from fedmime.engine.backends.local.devices import REPLICATED, SHARDED
 from fedmime.engine.backends.local.gradients import AtAnchor, Lane, Part, blank_tables, full_gradient, whole
-from fedmime.engine.backends.local.layout import Asked, Tables
+from fedmime.engine.backends.local.layout import GradientClient, Tables
 from fedmime.vector import Vector, finite, where, zeros
 
 
@@ -47,7 +47,7 @@ class Options(NamedTuple):
     drift: bool
     dtype: str
     """The model's."""
-    losses: bool = False
+    wants_losses: bool = False
     """Whether the losses of single clients are wanted, too."""
 
 
@@ -112,11 +112,14 @@ def _by_client(
     bound: jax.Array,
 ) -> tuple[Any, jax.Array, Any, jax.Array, Any]:
     """The full gradients of a lane's clients, each encoded, decoded and judged by itself."""
-    shares, linear = lane.tables.asked_shares, aggregator.combiner.linear
+    shares, linear = lane.tables.gradient_shares, aggregator.combiner.linear
 
     def fold(j: jax.Array, carry: Any) -> Any:
         sums, scalars, recorded, refused, messages = carry
-        asked = Asked(*jnp.asarray(lane.tables.asked)[j])
+        asked = GradientClient(*jnp.asarray(lane.tables.gradient_clients)[j])
+        # Only gradients over mini-batches (`steps`, `cache`) use the second range, that of clients that train. They are
+        # taken only if every member trains and sends its gradient (`Cohort.batches_cover_gradient`); the lane then has
+        # the same clients in both tables, in the same order, so j is the client's place in either.
         part = Part((asked.first, asked.first + asked.chunks), (j, j + 1))
         found = [full_gradient(lane, *each) for each in zip(points, repeat(part), hows, recorded, strict=False)]
         senders = [sender_of(GRADIENT, lane.key, asked.client, number) for number in range(len(points))]
@@ -195,7 +198,7 @@ def _train(
             own_pick = pick - trainee.before
             own_pick = jnp.where((own_pick >= 0) & (own_pick < trainee.steps), own_pick, -1)
         own = jax.tree.map(lambda leaf: leaf[i], kept)
-        own, residual = own if aggregator.feedback else (own, ())
+        own, residual = own if aggregator.error_feedback else (own, ())
         client = LaneClient(
             lane,
             trainee,
@@ -217,7 +220,7 @@ def _train(
         sender = sender_of(UPDATE, lane.key, trainee.client)
         delivered = aggregator.deliver((reply.send, reply.add), residual, sender, bound)
         send, add = delivered.message
-        keep = (reply.keep, delivered.residual) if aggregator.feedback else reply.keep
+        keep = (reply.keep, delivered.residual) if aggregator.error_feedback else reply.keep
         reason = jnp.where(finite(reply.keep), delivered.reason, Reason.NOT_FINITE)
         good = reason == Reason.ACCEPTED
         w, steps = shares[i].astype(dtype), trainee.steps.astype(dtype)
@@ -230,14 +233,14 @@ def _train(
             messages = put(messages, where(good, send, jax.tree.map(jnp.zeros_like, send)), i)
         totals = jax.tree.map(lambda total, term: total + jnp.where(good, term, 0), totals, each)
         new = put(new, jax.tree.map(lambda all_, leaf: jnp.where(good, leaf, all_[i]), new, keep), i)
-        losses = put(losses, watch.loss if options.losses else (), i)
+        losses = put(losses, watch.loss if options.wants_losses else (), i)
         return totals, Gathered(refused.at[i].set(reason), messages, losses, new)
 
     like = jax.eval_shape(local, jnp.zeros((), jnp.int32))[0]
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
     totals = Totals(blank.send if linear else (), blank.add, jnp.zeros(len(Scalars._fields), dtype))
     messages = jax.tree.map(lambda leaf: jnp.zeros((*shares.shape, *leaf.shape), leaf.dtype), blank.send)
-    losses = jnp.zeros(shares.shape, dtype) if options.losses else ()
+    losses = jnp.zeros(shares.shape, dtype) if options.wants_losses else ()
     start = Gathered(jnp.zeros(shares.shape, jnp.int32), () if linear else messages, losses, kept)
     return lax.fori_loop(0, lane.tables.lengths[1], fold, (totals, start))
 

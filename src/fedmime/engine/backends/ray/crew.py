@@ -1,7 +1,8 @@
 """The workers of a back end: started, compared with the driver, and replaced when they die or hang.
 
-There are always as many seats as workers were asked for. A worker for which a cluster has no room waits there until a
-machine joins; one whose machine leaves is replaced by another one that waits. So workers come and go between rounds.
+There are always as many seats, the driver's handles of worker processes, as workers were asked for. The process of a
+seat waits until the cluster has room for it. A process that is lost, for example because its machine leaves, gets a
+replacement with the same number and a new seat. So workers come and go between rounds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import jax
 from fedmime.engine.backends.ray.cluster import CLUSTER
 from fedmime.engine.backends.ray.handshake import Facts, Subject
 from fedmime.engine.backends.ray.seat import Options, Seat
-from fedmime.engine.backends.ray.worker import Answer, Task, Worker
+from fedmime.engine.backends.ray.worker import Task, Worker, WorkerStatus
 from fedmime.errors import ClusterError, ConfigError
 from fedmime.runs.notes import notes, warnings
 
@@ -118,7 +119,7 @@ class Crew:
             if not seat.alive:
                 continue
             try:
-                answer = ray.get(ref)
+                status = ray.get(ref)
             except RayTaskError as error:
                 raise cause_of(error) from None
             except RayError as error:
@@ -130,7 +131,7 @@ class Crew:
                 self.lose(seat, first_line(error))
             else:
                 self._failures = 0
-                self._greet(seat, answer, run)
+                self._greet(seat, status, run)
                 seat.building = [each for each in seat.building if each[0] != ref]
                 if not run:
                     for each in self._tasks:
@@ -190,16 +191,16 @@ class Crew:
         seat.given(part=False)
         seat.building.append((seat.actor.build.remote(run, self._tasks[run][0], self._facts), run))
 
-    def _greet(self, seat: Seat, answer: Answer, run: str) -> None:
+    def _greet(self, seat: Seat, status: WorkerStatus, run: str) -> None:
         """Refuse a worker that would compute other numbers, or the same ones of other data."""
-        seat.place = answer.place
-        for name, theirs, ours in zip(Facts._fields, answer.facts, self._facts, strict=True):
+        seat.place = status.place
+        for name, theirs, ours in zip(Facts._fields, status.facts, self._facts, strict=True):
             if theirs != ours:
                 raise ConfigError(f"ray: {seat} has {name} {theirs!r}, the driver has {ours!r}; install the same")
-        if run in self._tasks and answer.subject is not None:
-            for difference in answer.subject.differences(self._tasks[run][1]):
+        if run in self._tasks and status.subject is not None:
+            for difference in status.subject.differences(self._tasks[run][1]):
                 raise ConfigError(f"ray: {seat} has {difference}")
-            if answer.reaches_memory:
+            if status.reaches_memory:
                 seat.reaches.add(run)
 
     def _lose_late(self, seats: Collection[Seat]) -> None:

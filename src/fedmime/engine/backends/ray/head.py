@@ -1,8 +1,9 @@
 """A process beside the driver, run as a script: it starts Ray, outlives the driver, and cleans up after it.
 
 Ray starts its processes by forking, which a process that runs JAX must not do; so this script imports neither JAX nor
-this package. It lives until its input ends. A driver that says farewell before has told what there was to tell. Ray
-ends a driver without a word when it loses its node, so for one that was ended suddenly the words are said here.
+this package. It lives until its input, a pipe from the driver, ends. If the driver closes the pipe without the farewell
+message, it was killed, as Ray does without a message when the driver's node is lost. This process then prints the
+explanation, because the driver could not.
 """
 
 import contextlib

@@ -107,14 +107,18 @@ def split(work: Work, parts: int, population: Any) -> dict[int, Part]:
         parts: how many parts there are.
         population: what the workers have; clients drawn from another one travel with their data.
     """
-    key, costs = Key.of(work.key), [cost(work, m.steps, m.size, m.probes) for m in work.cohort.members]
+    key, costs = Key.of(work.key), [cost(work, m.steps, m.size, m.sends_gradient) for m in work.cohort.members]
     found = {}
     for number, places in enumerate(map(sorted, deal(costs, parts))):
         if places:
             chosen = np.asarray(places)
-            shares = {"updates": work.updates[chosen], "gradients": work.gradients[chosen]}
-            share = work._replace(cohort=_part(work.cohort, places, population), key=key, **shares)
-            found[number] = Part(number, sum(costs[place] for place in places), share)
+            own = work._replace(
+                cohort=_part(work.cohort, places, population),
+                key=key,
+                update_shares=work.update_shares[chosen],
+                gradient_shares=work.gradient_shares[chosen],
+            )
+            found[number] = Part(number, sum(costs[place] for place in places), own)
     return found
 
 

@@ -39,14 +39,15 @@ class Options(NamedTuple):
 
 
 class Seat:
-    """One worker process. A worker that replaces it gets a seat of its own.
+    """The driver's handle of one worker process. A replacement gets a new handle with the same number.
 
     Attributes:
         number: which of the workers it is.
         actor: Ray's handle.
         place: where it runs; None until it has answered.
         alive: whether it can still be used.
-        building: what it gets ready for: references to its answers, each with the run; "" is its first word.
+        building: references to the replies that are still to come before it is ready, each with the name of the run
+            that it prepares. An empty run name marks the reply to the initial `hello` call.
         reaches: runs whose client memory it can read and write.
         waiting: parts it was given and has not answered.
     """

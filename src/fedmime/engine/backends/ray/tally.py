@@ -39,7 +39,12 @@ class Tally:
         self._count_anew()
 
     def begin(self, round_id: int, lost: Sequence[tuple[Seat, str]]) -> None:
-        """Count for this round; `lost` are the workers that a crew has lost, each with the reason, and will lose."""
+        """Count for this round.
+
+        Args:
+            round_id: the round; a second call for the same round changes nothing.
+            lost: the live list of lost workers, each with the reason, to which the crew appends later losses.
+        """
         if round_id != self._round:
             self._round, self._lost, self._before = round_id, lost, len(lost)
             self._count_anew()

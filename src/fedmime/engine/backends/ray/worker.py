@@ -103,13 +103,13 @@ class Place(NamedTuple):
     pid: int
 
 
-class Answer(NamedTuple):
-    """What a worker says of itself."""
+class WorkerStatus(NamedTuple):
+    """Versions, location and configuration that a worker reports before it receives work."""
 
     facts: Facts
     place: Place
     subject: Subject | None = None
-    """What it has got ready for; None if it has not, because its facts differ."""
+    """The run that it is ready for. None before a run, or if its versions differ from those of the driver."""
     reaches_memory: bool = False
     """Whether it can read and write what clients keep."""
 
@@ -230,7 +230,7 @@ class _Run:
         answer = local.ask(work, points or (), message, ask.bound)
         sums = plain((answer.gradients, answer.share, answer.totals, answer.unclipped))
         refused = {client: int(reason) for client, reason in answer.refused().items()}
-        losses = answer.losses() if work.losses and answer.losses is not None else {}
+        losses = answer.losses() if work.wants_losses and answer.losses is not None else {}
         if message is not None:
             local.settle(work, accepted=True)  # frees what phase 1 recorded, and collects what clients keep
         gradients, share, totals, unclipped = sums
@@ -259,15 +259,15 @@ class Worker:
         self._problems: collections.OrderedDict[str, Problem] = collections.OrderedDict()
         self._runs: dict[str, _Run] = {}
 
-    def hello(self) -> Answer:
+    def hello(self) -> WorkerStatus:
         """Say what this process is, and where."""
-        return Answer(Facts.here(), Place(socket.gethostname(), os.getpid()))
+        return WorkerStatus(Facts.here(), Place(socket.gethostname(), os.getpid()))
 
-    def build(self, run: str, task: Task, expected: Facts) -> Answer:
+    def build(self, run: str, task: Task, expected: Facts) -> WorkerStatus:
         """Get ready for a run. A worker with other versions than the driver does not look at what it was sent."""
-        answer = self.hello()
-        if answer.facts != expected:
-            return answer
+        status = self.hello()
+        if status.facts != expected:
+            return status
         if task.problem_name not in self._problems:
             self._problems[task.problem_name] = _got(task.problem)
             while len(self._problems) > _MOST_PROBLEMS:
@@ -277,7 +277,7 @@ class Worker:
         self._runs[run] = _Run(task, problem, population)
         subject = Subject.of(problem, population, _got(task.recipe), task.modules)
         reaches = task.memory is not None and Path(task.memory.mark).is_file()
-        return answer._replace(subject=subject, reaches_memory=reaches)
+        return status._replace(subject=subject, reaches_memory=reaches)
 
     def forget(self, run: str) -> None:
         """Free what a run took."""
