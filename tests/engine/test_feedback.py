@@ -76,11 +76,6 @@ def test_a_resumed_run_draws_the_cohorts_of_an_unbroken_one(tmp_path: Path) -> N
         run(fm.samplers.power_of_choice(5), 6, run_dir=tmp_path / "broken")
 
 
-def test_only_a_sampler_of_ones_own_uses_losses() -> None:
-    own, named = fm.Participation(fm.samplers.power_of_choice(6)), fm.Participation("by_size")
-    assert (own.uses_losses, named.uses_losses) == (own.feedback, named.feedback) == (True, False)
-
-
 def test_to_be_told_losses_changes_no_bit_of_a_round() -> None:
     def again(t: int, sizes: np.ndarray, losses: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         there = np.flatnonzero(sizes)

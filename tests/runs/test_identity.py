@@ -22,10 +22,9 @@ def test_a_recipe_is_described_by_its_fields() -> None:
 
 
 def test_a_renamed_field_keeps_its_name_in_what_is_written() -> None:
-    aggregator = error_feedback(top_k(0.1))
-    found = identity.describe(aggregator)
+    found = identity.describe(error_feedback(top_k(0.1)))
     assert list(found) == ["kind", "encoders", "down", "combiner", "privacy", "feedback"]
-    assert found["feedback"] is aggregator.feedback is True
+    assert found["feedback"] is True
 
 
 @pytest.mark.parametrize(

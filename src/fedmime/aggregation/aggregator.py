@@ -70,11 +70,6 @@ class Aggregator:
     error_feedback: bool = static(default=False, written="feedback")
 
     @property
-    def feedback(self) -> bool:
-        """The former name of `error_feedback`."""
-        return self.error_feedback
-
-    @property
     def by_client(self) -> bool:
         """Whether every client's own gradient is needed, and not only the sum of all of them."""
         return bool(self.encoders) or not self.combiner.linear

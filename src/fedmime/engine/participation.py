@@ -58,11 +58,6 @@ class Participation:
         """Whether the sampler is told the clients' losses. A cohort can then be drawn only after the previous round."""
         return not isinstance(self.sampler, str)
 
-    @property
-    def feedback(self) -> bool:
-        """The former name of `uses_losses`."""
-        return self.uses_losses
-
     def unknown(self, sizes: np.ndarray) -> Any:
         """What is known of the clients' losses before the first round: NaN [clients], or `()` if nobody asks."""
         return np.full(len(sizes), np.nan, np.float32) if self.uses_losses else ()

@@ -51,26 +51,6 @@ class Work(NamedTuple):
     wants_losses: bool = False
     """Whether the losses of single clients are asked for, too, because the sampler looks at them."""
 
-    @property
-    def updates(self) -> np.ndarray:
-        """The former name of `update_shares`."""
-        return self.update_shares
-
-    @property
-    def gradients(self) -> np.ndarray:
-        """The former name of `gradient_shares`."""
-        return self.gradient_shares
-
-    @property
-    def asks(self) -> bool:
-        """The former name of `wants_gradients`."""
-        return self.wants_gradients
-
-    @property
-    def losses(self) -> bool:
-        """The former name of `wants_losses`."""
-        return self.wants_losses
-
     def by_steps(self, random: bool) -> bool:
         """Whether full gradients go through the mini-batches of local steps, with the random numbers of those.
 
