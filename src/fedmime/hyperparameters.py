@@ -31,15 +31,9 @@ def number(accepted: Range) -> Any:
     return dataclasses.field(metadata={"range": accepted})
 
 
-def static(*, written: str | None = None, **kwargs: Any) -> Any:
-    """A field of a recipe that selects the program, such as a mode or a flag; another value compiles anew.
-
-    Args:
-        written: the field's name in the identity of a run (`fedmime.runs.identity`), by default the same. A field that
-            is renamed keeps its old name there, so that earlier runs can be resumed.
-        kwargs: further arguments of `dataclasses.field`, such as `default`.
-    """
-    return dataclasses.field(metadata={"static": True} | ({} if written is None else {"written": written}), **kwargs)
+def static(**kwargs: Any) -> Any:
+    """A field of a recipe that selects the program, such as a mode or a flag; another value compiles anew."""
+    return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(number, static))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from engine.setting import PROBLEM, a, falling, model, o, population
-from fedmime.aggregation import error_feedback, top_k
 from fedmime.engine.sampling import Schedule
 from fedmime.runs import identity
 
@@ -19,12 +18,6 @@ CLIENTS = population([3, 4, 5])
 def test_a_recipe_is_described_by_its_fields() -> None:
     found = identity.describe(a.mime(o.momentum(0.5), 0.1))
     assert (found["kind"], found["eta"], found["base"]["beta"]) == ("Mime", 0.1, 0.5)
-
-
-def test_a_renamed_field_keeps_its_name_in_what_is_written() -> None:
-    found = identity.describe(error_feedback(top_k(0.1)))
-    assert list(found) == ["kind", "encoders", "down", "combiner", "privacy", "feedback"]
-    assert found["feedback"] is True
 
 
 @pytest.mark.parametrize(

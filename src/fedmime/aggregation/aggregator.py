@@ -67,7 +67,7 @@ class Aggregator:
     down: tuple[Encoder, ...] = ()
     combiner: Combiner = Mean()
     privacy: Gaussian | None = None
-    error_feedback: bool = static(default=False, written="feedback")
+    error_feedback: bool = static(default=False)
 
     @property
     def by_client(self) -> bool:

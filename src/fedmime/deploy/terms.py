@@ -47,7 +47,7 @@ class Terms(NamedTuple):
             "algorithm": identity.describe(self.algorithm),
             "encoders": identity.describe(aggregator.encoders),
             "down": identity.describe(aggregator.down),
-            "feedback": aggregator.error_feedback,
+            "error feedback": aggregator.error_feedback,
             "adaptive": aggregator.adaptive,
             "secure": fields_of(self.secure),
             "problem": self.problem.name,

@@ -25,8 +25,7 @@ _SAMPLED = (0, 1, 2, 5, 10, 50, 100, 500, 1000)  # rounds at which schedules are
 def describe(value: Any) -> Any:
     """A value as JSON can write it: recipes and other dataclasses as dictionaries, schedules by their values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = {f.name: f.metadata.get("written", f.name) for f in dataclasses.fields(value)}
-        fields = {written: describe(getattr(value, name)) for name, written in names.items()}
+        fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"kind": type(value).__name__, **fields}
     if isinstance(value, Mapping):
         return {str(name): describe(v) for name, v in value.items()}
