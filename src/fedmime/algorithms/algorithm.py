@@ -88,11 +88,16 @@ class State(NamedTuple):
     memory: Any = None  # what clients kept, for algorithms whose clients keep anything
     aggregation: Any = ()  # what the aggregator carries on, such as what was spent of the privacy
     losses: Any = ()  # the clients' last losses [clients], NaN where unknown, for samplers that look at them
+    repeats: int = 0  # gradient-only rounds that were abandoned; each is followed by one more
 
     @property
     def x(self) -> Vector:
         """The server model."""
         return self.server.x
+
+    def primes(self, algorithm: Algorithm) -> bool:
+        """Whether the next round is a gradient-only one."""
+        return self.round < algorithm.gradient_rounds + self.repeats
 
 
 def params(state: State) -> Any:
@@ -112,7 +117,8 @@ class Algorithm(abc.ABC):
     split: bool = False
     """Whether gradients and updates come from two disjoint halves of the cohort."""
     gradient_rounds: int = 0
-    """Rounds at the start that only gather gradients; they count as rounds and as communication."""
+    """Rounds at the start that only gather gradients, abandoned ones not counted. As rounds and as communication all of
+    them count."""
     local_steps: ClassVar[bool] = True
     """Whether clients train at all."""
     waits: ClassVar[bool] = False
@@ -142,7 +148,7 @@ class Algorithm(abc.ABC):
         return self.points(server)
 
     def prime(self, server: Server, h: tuple[Vector, ...], seen: jax.Array) -> Server:
-        """The server's state after a gradient-only round, before which there were `seen` such rounds."""
+        """The server's state after a gradient-only round, before which `seen` such rounds were accepted."""
         raise AssertionError(f"{type(self).__name__} has no gradient-only rounds")
 
     def broadcast(self, server: Server, h: tuple[Vector, ...]) -> Message:

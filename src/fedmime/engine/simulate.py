@@ -136,9 +136,8 @@ def simulate(
     anchor, feedback = anchor_of(algorithm, state.server), schedule.participation.feedback and not algorithm.pooled
 
     def work(t: int) -> Work:
-        return work_of(
-            algorithm, anchor, t, schedule.cohort(algorithm, population, t, state.losses), key, aggregator, feedback
-        )
+        cohort, prime = schedule.cohort(algorithm, population, t, state.losses), state.primes(algorithm)
+        return work_of(algorithm, anchor, t, cohort, key, aggregator, feedback, prime)
 
     facts = (
         {}
@@ -170,7 +169,9 @@ def simulate(
         prefetch = Prefetch(work, running, state.round, rounds, waits=feedback)
         while state.round < rounds:
             current = prefetch.take()
-            state, info = play(running, current, state, gate.largest, drift=drift, meanwhile=prefetch.prepare)
+            # What follows a gradient-only round depends on whether it is accepted.
+            meanwhile = None if current.prime else prefetch.prepare
+            state, info = play(running, current, state, gate.largest, drift=drift, meanwhile=meanwhile)
             last, info = state.round == rounds, info._replace(epsilon=aggregator.epsilon(state.aggregation, sampling))
             measured = evaluation.measure(running, population, state, last, log.clients)
             log.write(current, info, measured, running.telemetry())

@@ -21,24 +21,25 @@ def work_of(
     key: jax.Array,
     aggregator: Aggregator = PLAIN,
     losses: bool = False,
+    prime: bool = False,
 ) -> Work:
-    """The clients' work in a round. It needs no state, so it can be made before the round begins.
+    """The clients' work in a round. Apart from `prime` it needs no state, so it can be made before the round begins.
 
     Args:
         anchor: how local steps use gradient differences, `anchor_of(algorithm, server)`.
         key: the run's; each round and client folds its own numbers in.
         aggregator: what happens to messages on their way.
         losses: whether the sampler of later rounds wants the losses of single clients.
+        prime: whether this is a gradient-only round, `state.primes(algorithm)`.
     """
     recipe = at_round(algorithm, round_number)
     updates, gradients = cohort.shares(algorithm.split, fixed=aggregator.privacy is not None)
     key = fold_in(key, round_number)
     pick = int(draws(key)[0] * max(cohort.steps, 1)) if algorithm.draws else -1
-    prime = round_number < algorithm.gradient_rounds
     asks = prime or anchor.points > 0
     anchor = Anchor() if prime else anchor
     own = aggregator.at_round(round_number)
-    return Work(recipe, round_number, cohort, updates, gradients, key, pick, asks, anchor, own, losses)
+    return Work(recipe, round_number, cohort, updates, gradients, key, pick, asks, anchor, own, losses, prime)
 
 
 fold_in = jax.jit(jax.random.fold_in)

@@ -210,7 +210,7 @@ def _read_facts(target: Path) -> dict[str, Any]:
     """The facts of a checkpoint, with a check of the values that a resumed run computes with."""
     try:
         facts = read_object(target / FACTS)
-        counts = [facts.get("metrics_bytes", 0), *facts.get("clients", ()), *facts.get("slots", ())]
+        counts = [facts.get("metrics_bytes", 0), facts.get("repeats", 0), *facts.get("clients", ()), *facts.get("slots", ())]
         sound = all(isinstance(number, int) and number >= 0 for number in counts)
     except (ValueError, TypeError):
         sound, facts = False, {}
