@@ -103,3 +103,35 @@ def test_a_run_recovers_from_fewer() -> None:
     assert run.history["abandoned"].tolist() == [t % 3 != 0 for t in range(7)]
     assert ((run.history["update_norm"] > 0) == ~run.history["abandoned"]).all()
     assert run.history["refused"].tolist() == [2 * (t % 3 != 0) for t in range(7)]
+
+
+PRIMING = {"mime-adam": a.mime(o.adam(), 0.1), "mime_mvr": a.mime_mvr(0.1, 0.9, init_rounds=2)}
+
+
+@pytest.mark.parametrize("name", PRIMING)
+def test_a_gradient_only_round_that_was_abandoned_is_repeated(name: str) -> None:
+    algorithm = PRIMING[name]
+    cohorts = [_cohort(IDS), _cohort([1, 4]), _cohort([2, 8])]
+    whole, broken = algorithm.init(model()), algorithm.init(model())
+    for cohort in cohorts:
+        whole, _ = _round(algorithm, whole, cohort)
+    seen = []
+    for cohort in (_cohort(IDS, broken=tuple(IDS)), *cohorts):
+        broken, info = _round(algorithm, broken, cohort)
+        seen.append((info.primed, info.abandoned))
+    first = algorithm.gradient_rounds
+    assert seen == [(True, True), *[(t < first, False) for t in range(len(cohorts))]]
+    close(broken.server, whole.server)
+
+
+def test_a_run_whose_first_round_is_abandoned_begins_with_the_next(tmp_path) -> None:
+    """With seed 2 nobody reports in the first round."""
+    given = (PRIMING["mime-adam"], PROBLEM, population([3, 4, 4, 3]), 5, 2)
+    options = {"seed": 2, "participation": fm.Participation(drop_out=0.6, minimum=0.5)}
+    whole = fm.simulate(*given, **options)
+    assert whole.history["abandoned"][:2].tolist() == [True, False]
+    assert whole.history["primed"].tolist() == [True, True, False, False, False]
+    with pytest.raises(fm.Stopped):
+        fm.simulate(*given, **options, run_dir=tmp_path, stop=lambda: 15)
+    resumed = fm.simulate(*given, **options, run_dir=tmp_path)
+    assert same(resumed.state.server, whole.state.server)

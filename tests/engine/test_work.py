@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 import fedmime as fm
-from engine.setting import a, columns, o
+from engine.setting import a, columns, model, o
 from fedmime.algorithms.abstract import Anchor
 from fedmime.engine.work import run_key, server_random_numbers, work_of
 
@@ -26,9 +26,14 @@ def test_a_round_has_its_own_numbers_and_shares_of_the_whole() -> None:
 
 def test_a_round_for_gradients_alone_has_no_anchor() -> None:
     mime = a.mime(o.momentum(), 0.1, prime_rounds=1)
-    first, second = (work_of(mime, Anchor(point=0, points=1), t, _cohort(), KEY) for t in (0, 1))
+    anchor, state = Anchor(point=0, points=1), mime.init(model())
+    states = (state, state._replace(round=1), state._replace(round=1, repeats=1))
+    first, second, repeated = (
+        work_of(mime, anchor, state.round, _cohort(), KEY, prime=state.primes(mime)) for state in states
+    )
     assert (first.wants_gradients, second.wants_gradients) == (True, True)
     assert (first.anchor.point, second.anchor.point) == (None, 0)
+    assert (first.prime, second.prime, repeated.prime) == (True, False, True)
 
 
 def test_the_step_that_is_drawn_is_one_of_the_cohort() -> None:

@@ -92,11 +92,16 @@ class State(NamedTuple):
     memory: Any = None  # what clients kept, for algorithms whose clients keep anything
     aggregation: Any = ()  # privacy accounting and clipping norms of the aggregator; () without privacy
     losses: Any = ()  # the clients' last losses [clients], NaN where unknown, for samplers that look at them
+    repeats: int = 0  # gradient-only rounds that were abandoned; each is followed by one more
 
     @property
     def x(self) -> Vector:
         """The server model."""
         return self.server.x
+
+    def primes(self, algorithm: Algorithm) -> bool:
+        """Whether the next round is a gradient-only one."""
+        return self.round < algorithm.gradient_rounds + self.repeats
 
 
 def params(state: State) -> Any:
@@ -116,8 +121,9 @@ class Algorithm(abc.ABC):
     split: bool = False
     """Whether gradients and updates come from two disjoint halves of the cohort."""
     gradient_rounds: int = 0
-    """The number of gradient-only rounds at the start of a run. In such a round clients send full gradients and do not
-    train, and the server updates its state by `prime`; it counts as a round and as communication."""
+    """The number of gradient-only rounds at the start of a run, abandoned ones not counted. In such a round clients
+    send full gradients and do not train, and the server updates its state by `prime`; it counts as a round and as
+    communication."""
     local_steps: ClassVar[bool] = True
     """Whether clients train at all."""
     waits: ClassVar[bool] = False
@@ -148,7 +154,7 @@ class Algorithm(abc.ABC):
         return self.points(server)
 
     def prime(self, server: Server, h: tuple[Vector, ...], seen: jax.Array) -> Server:
-        """The server's state after a gradient-only round, before which there were `seen` such rounds."""
+        """The server's state after a gradient-only round, before which `seen` such rounds were accepted."""
         raise AssertionError(f"{type(self).__name__} has no gradient-only rounds")
 
     def broadcast(self, server: Server, h: tuple[Vector, ...]) -> Message:

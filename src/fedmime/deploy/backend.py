@@ -241,7 +241,7 @@ class DeployedBackend(Backend):
 
     def _ask(self, work: Work, asked: Asked) -> Ask:
         """The request to a client, but for what belongs to a dialect."""
-        member, prime = asked.member, work.round < work.algorithm.gradient_rounds
+        member = asked.member
         pick = work.pick - member.before if work.algorithm.draws else -1
         kept_from = NEVER if self.memory is None else int(self.memory.read([member.client])[0])
         norms = None
@@ -252,7 +252,7 @@ class DeployedBackend(Backend):
             work.round,
             asked.nonce,
             member.client,
-            (PRIME if prime else POINTS) if asked.gradients else NOTHING,
+            (PRIME if work.prime else POINTS) if asked.gradients else NOTHING,
             asked.train,
             pick if 0 <= pick < member.steps else -1,
             kept_from,

@@ -224,7 +224,7 @@ class Session:
             each_once=self._schedule.each_once,
             ids=names,
         )
-        return work_of(self._algorithm, self._anchor, ask.round, cohort, self._key)
+        return work_of(self._algorithm, self._anchor, ask.round, cohort, self._key, prime=ask.gradients == PRIME)
 
     def _received(self, aggregator: Aggregator, ask: Ask, payload: bytes, key: jax.Array) -> dict[int, Any]:
         """The arrays of a request by slot, decoded."""

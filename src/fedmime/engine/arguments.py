@@ -226,7 +226,7 @@ def check_round(
         kinds = f"init of this very {type(algorithm).__name__}, got a {type(state.server).__name__}"
         raise ConfigError(f"run_round: state must come from the {kinds} of another algorithm or base")
     started("run_round", "params", state.server.x.tree, getattr(problem, "init", None))
-    asks = algorithm.prime_points if state.round < algorithm.gradient_rounds else algorithm.points
+    asks = algorithm.prime_points if state.primes(algorithm) else algorithm.points
     name = type(algorithm).__name__
     if not cohort.probing and asks(state.server):
         raise DataError(f"run_round: the cohort has no client to ask for gradients; {name} needs one")

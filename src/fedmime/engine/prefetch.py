@@ -27,10 +27,14 @@ class Prefetch:
         self._work, self._backend, self._next, self._rounds = work, backend, start, rounds
         self._after_previous = after_previous
         self._ready: Work | Exception | None = None
+        self._priming = False  # whether the current round is a gradient-only one
 
     def prepare(self) -> None:
-        """Draw and lay out the next round while the current one is computed, unless it needs the result of that one."""
-        if not self._after_previous:
+        """Draw and lay out the next round while the current one is computed, unless it needs the result of that one.
+
+        What follows a gradient-only round depends on whether the server accepts it.
+        """
+        if not (self._after_previous or self._priming):
             self._draw()
 
     def _draw(self) -> None:
@@ -48,4 +52,5 @@ class Prefetch:
         if isinstance(ready, Exception):
             raise ready
         assert ready is not None
+        self._priming = ready.prime
         return ready

@@ -100,8 +100,7 @@ def play(
     server = jax.device_put(state.server, jax.local_devices()[0])  # a no-op but for the first round
     backend.memory = state.memory
     noise_key = backend.noise_key(work.key)
-    prime = work.round < algorithm.gradient_rounds
-    trains = algorithm.local_steps and not prime
+    prime, trains = work.prime, algorithm.local_steps and not work.prime
     points = broadcaster.received(algorithm.prime_points(server) if prime else algorithm.points(server))
     bound = _bound(server.x, largest)
     planned = None if aggregator.privacy is None else cohort.denominator(algorithm.split)
@@ -132,7 +131,7 @@ def play(
             server,
             h,
             totals,
-            work.round,
+            work.round - state.repeats,
             float(cohort.population),
             coin,
             bound,
@@ -171,7 +170,8 @@ def play(
             carried = aggregator.adapt(carried, GRADIENT, noise_key, first.unclipped, reported, planned)
         if trains:
             carried = aggregator.adapt(carried, UPDATE, noise_key, told.unclipped, told.reported, planned)
-    return State(work.round + 1, server, backend.memory, carried, losses), info
+    repeats = state.repeats + (prime and not accepted)
+    return State(work.round + 1, server, backend.memory, carried, losses, repeats), info
 
 
 def _updated_losses(known: Any, work: Work, answer: Answer) -> Any:
@@ -261,7 +261,7 @@ def _server_step(
     server: Server,
     h: tuple[Vector, ...],
     totals: Totals | None,
-    round_number: jax.Array,
+    seen: jax.Array,
     population: Any,
     coin: Any,
     bound: jax.Array,
@@ -271,7 +271,8 @@ def _server_step(
 ) -> tuple[Server, jax.Array]:
     """The server's new state, and the fields of a `Report` as one array.
 
-    A result that is not finite, or leads too far, leaves the state as it was.
+    A result that is not finite, or leads too far, leaves the state as it was. `seen` is the number of accepted rounds
+    before a gradient-only one.
     """
     dtype = jax.tree.leaves(server.x)[0].dtype
     zero, nan = jnp.zeros((), dtype), jnp.full((), jnp.nan, dtype)
@@ -288,7 +289,7 @@ def _server_step(
         loss, drift = sums.loss / sums.steps, sums.drift / sums.steps
         accepted = accepted if planned is not None else sums.steps > 0
         counts = (sums.clients, sums.unclipped)
-    new = algorithm.prime(server, h, round_number) if prime else algorithm.server(server, h, replies)
+    new = algorithm.prime(server, h, seen) if prime else algorithm.server(server, h, replies)
     moved = jnp.sqrt(squared_distance(new.x, server.x))
     accepted = accepted & finite(new) & (moved <= bound)
     lengths = (norm(h[0]) if h else nan, nan if deviation is None else norm(deviation), jnp.where(accepted, moved, 0))

@@ -140,7 +140,14 @@ def simulate(
 
     def work(t: int) -> Work:
         return work_of(
-            algorithm, anchor, t, schedule.cohort(algorithm, population, t, state.losses), key, aggregator, uses_losses
+            algorithm,
+            anchor,
+            t,
+            schedule.cohort(algorithm, population, t, state.losses),
+            key,
+            aggregator,
+            uses_losses,
+            state.primes(algorithm),
         )
 
     facts = (

@@ -54,7 +54,7 @@ def run_round(
     if algorithm.pooled:
         cohort, refused = _pooled(cohort, intake)
     anchor, key = anchor_of(algorithm, state.server), jax.random.key(0) if key is None else key
-    work = work_of(algorithm, anchor, state.round, cohort, key, aggregator)
+    work = work_of(algorithm, anchor, state.round, cohort, key, aggregator, prime=state.primes(algorithm))
     with contextlib.closing(running):
         if memory is None and state.memory is None:
             memory = empty_memory(running.stored(remembered(algorithm, aggregator, state.server)))

@@ -21,20 +21,21 @@ def work_of(
     key: jax.Array,
     aggregator: Aggregator = PLAIN,
     wants_losses: bool = False,
+    prime: bool = False,
 ) -> Work:
-    """The clients' work in a round. It needs no state, so it can be made before the round begins.
+    """The clients' work in a round. Apart from `prime` it needs no state, so it can be made before the round begins.
 
     Args:
         anchor: how local steps use gradient differences, `anchor_of(algorithm, server)`.
         key: the run's; each round and client folds its own numbers in.
         aggregator: what happens to messages on their way.
         wants_losses: whether the sampler of later rounds wants the losses of single clients.
+        prime: whether this is a gradient-only round, `state.primes(algorithm)`.
     """
     recipe = at_round(algorithm, round_number)
     update_shares, gradient_shares = cohort.shares(algorithm.split, fixed=aggregator.privacy is not None)
     key = fold_in(key, round_number)
     pick = int(server_random_numbers(key)[0] * max(cohort.steps, 1)) if algorithm.draws else -1
-    prime = round_number < algorithm.gradient_rounds
     wants_gradients = prime or anchor.points > 0
     anchor = Anchor() if prime else anchor
     own = aggregator.at_round(round_number)
@@ -50,6 +51,7 @@ def work_of(
         anchor,
         own,
         wants_losses,
+        prime,
     )
 
 

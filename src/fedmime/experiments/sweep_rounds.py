@@ -16,6 +16,7 @@ from fedmime.engine import Gate, Info, Participation
 from fedmime.engine.arguments import aggregator_of_run, intake_of
 from fedmime.engine.backends.backend import Backend, Work
 from fedmime.engine.backends.specification import Needs, Specification
+from fedmime.engine.cohort import Cohort
 from fedmime.engine.memory import remembered
 from fedmime.engine.metrics import mean_metrics
 from fedmime.engine.prefetch import Prefetch
@@ -28,13 +29,12 @@ from fedmime.experiments import recipes
 from fedmime.experiments.setting import Setting, plain
 from fedmime.experiments.sweep_trial import Shelf, Trial
 from fedmime.experiments.train import Prepared
-from fedmime.hyperparameters import at_round
 from fedmime.runs import identity
 
 Stop = Callable[[], Any] | None
 """Whether to end early: a signal's number, or anything else that is true."""
 
-_FORMAT = 1  # of what is kept on disk
+_FORMAT = 2  # of what is kept on disk
 _SAVE_SECONDS = 60.0
 # What does not decide a trial's numbers.
 _UNIMPORTANT = ("target", "target_gap", "optimum", "clients_every", "drift", "rounds", "evaluate_every")
@@ -133,11 +133,8 @@ class Lockstep:
 
     def _step(self, trial: Trial, work: Work, meanwhile: Callable[[], object]) -> None:
         place = self.trials.index(trial)
-        work = work._replace(
-            algorithm=at_round(self._algorithms[place], work.round),
-            aggregator=self._aggregators[place].at_round(work.round),
-        )
         assert trial.state is not None
+        work = self._work_of(place, work.round, work.cohort, trial.state.primes(self._algorithms[place]))
         given = {"largest": self._gate.largest, "meanwhile": meanwhile}
         trial.state, info = play(self._backend, work, trial.state, **given)
         trial.done += 1
@@ -156,9 +153,14 @@ class Lockstep:
         trial.diverged = trial.abandoned >= self._gate.patience
 
     def _work(self, t: int) -> Work:
+        """A round as the first point has it if none of its gradient-only rounds was abandoned."""
         algorithm = self._algorithms[0]
         cohort = self._schedule.cohort(algorithm, self._population, t)
-        return work_of(algorithm, self._anchor, t, cohort, self._key, self._aggregators[0])
+        return self._work_of(0, t, cohort, prime=t < algorithm.gradient_rounds)
+
+    def _work_of(self, place: int, t: int, cohort: Cohort, prime: bool) -> Work:
+        algorithm, aggregator = self._algorithms[place], self._aggregators[place]
+        return work_of(algorithm, self._anchor, t, cohort, self._key, aggregator, prime=prime)
 
     def _save(self, trials: Iterable[Trial]) -> None:
         for trial in trials:

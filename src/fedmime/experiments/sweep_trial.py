@@ -97,7 +97,7 @@ class Shelf:
         trial.state = start
         if self._holds(trial):
             try:
-                facts, index, carried = _read(self._file(trial), trial, (start.server, start.aggregation))
+                facts, index, repeats, carried = _read(self._file(trial), trial, (start.server, start.aggregation))
             except OSError:
                 raise
             except Exception:
@@ -105,7 +105,7 @@ class Shelf:
             else:
                 trial.take(facts)
                 server, aggregation = carried
-                trial.state = State(trial.done, server, aggregation=aggregation)
+                trial.state = State(trial.done, server, aggregation=aggregation, repeats=repeats)
         if self._directory is None:
             trial.state = trial.state._replace(memory=empty_memory(blank))
         elif jax.tree.leaves(blank):
@@ -118,7 +118,7 @@ class Shelf:
             return
         memory = trial.state.memory
         index = memory.commit() if isinstance(memory, DiskMemory) else {}
-        facts = trial.facts() | {"clients": list(index), "slots": list(index.values())}
+        facts = trial.facts() | {"clients": list(index), "slots": list(index.values()), "repeats": trial.state.repeats}
         leaves = jax.device_get(jax.tree.leaves((trial.state.server, trial.state.aggregation)))
         held = io.BytesIO()
         np.savez(held, facts=np.asarray(json.dumps(facts)), **{f"a{i}": leaf for i, leaf in enumerate(leaves)})
@@ -140,23 +140,24 @@ def _opened(file: Path) -> Iterator[Mapping[str, np.ndarray]]:
         yield found
 
 
-def _facts(found: Mapping[str, np.ndarray], trial: Trial) -> tuple[dict[str, Any], dict[int, int]]:
-    """What was saved of a trial, and its clients' index; `ValueError` if it is not this trial's."""
+def _facts(found: Mapping[str, np.ndarray], trial: Trial) -> tuple[dict[str, Any], dict[int, int], int]:
+    """What was saved of a trial, its clients' index and `State.repeats`; `ValueError` if it is not this trial's."""
     facts = json.loads(str(found["facts"]))
     index = dict(zip(facts.pop("clients"), facts.pop("slots"), strict=True))
+    repeats = facts.pop("repeats")
     kinds = [{name: type(value) for name, value in each.items()} for each in (facts, trial.facts())]
     if facts["name"] != trial.name or kinds[0] != kinds[1]:
         raise ValueError("it holds another trial")
-    return facts, index
+    return facts, index, repeats
 
 
-def _read(file: Path, trial: Trial, server: Any) -> tuple[dict[str, Any], dict[int, int], Any]:
-    """What was saved of a trial, its clients' index and its server state; `ValueError` if it is not this trial's."""
+def _read(file: Path, trial: Trial, server: Any) -> tuple[dict[str, Any], dict[int, int], int, Any]:
+    """What `_facts` reads, and the trial's server state; `ValueError` if it is not this trial's."""
     leaves, structure = jax.tree.flatten(server)
     with _opened(file) as found:
-        facts, index = _facts(found, trial)
+        facts, index, repeats = _facts(found, trial)
         arrays = [found[f"a{i}"] for i in range(len(leaves))]
     shapes = [[(a.shape, a.dtype) for a in each] for each in (arrays, leaves)]
     if shapes[0] != shapes[1]:
         raise ValueError("it holds another trial")
-    return facts, index, jax.tree.unflatten(structure, [jax.numpy.asarray(a) for a in arrays])
+    return facts, index, repeats, jax.tree.unflatten(structure, [jax.numpy.asarray(a) for a in arrays])

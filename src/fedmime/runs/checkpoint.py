@@ -210,7 +210,8 @@ def _read_facts(target: Path) -> dict[str, Any]:
     """The facts of a checkpoint, with a check of the values that a resumed run computes with."""
     try:
         facts = read_object(target / FACTS)
-        counts = [facts.get("metrics_bytes", 0), *facts.get("clients", ()), *facts.get("slots", ())]
+        single = (facts.get(name, 0) for name in ("metrics_bytes", "repeats"))
+        counts = [*single, *facts.get("clients", ()), *facts.get("slots", ())]
         sound = all(isinstance(number, int) and number >= 0 for number in counts)
     except (ValueError, TypeError):
         sound, facts = False, {}

@@ -173,7 +173,13 @@ class RunDirectory:
         else:
             notes.info("going on after round %d", finished)
             server, aggregation, losses = _rebuilt((state.server, state.aggregation, state.losses), saved, self.path)
-            state = State(finished, server, aggregation=aggregation, losses=jax.tree.map(np.asarray, losses))
+            state = State(
+                finished,
+                server,
+                aggregation=aggregation,
+                losses=jax.tree.map(np.asarray, losses),
+                repeats=saved.facts.get("repeats", 0),
+            )
         if jax.tree.leaves(blank):
             indexes = {n: _index(self.checkpoints.facts(n)) for n in self.checkpoints.rounds()}
             memory = DiskMemory(blank, self.path / MEMORY, indexes.get(finished), indexes)
@@ -213,6 +219,7 @@ class RunDirectory:
             "score": history.score(self.rows[-1]) if self.rows else None,
             "clients": list(index),
             "slots": list(index.values()),
+            "repeats": state.repeats,
         }
         for gone in self.checkpoints.save(state.round, _arrays(state), facts):
             if isinstance(state.memory, DiskMemory):

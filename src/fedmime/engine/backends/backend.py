@@ -50,6 +50,8 @@ class Work(NamedTuple):
     """What happens to the clients' messages before they are added or combined."""
     wants_losses: bool = False
     """Whether the losses of single clients are asked for, too, because the sampler looks at them."""
+    prime: bool = False
+    """Whether this is a gradient-only round, in which nobody trains."""
 
     def by_steps(self, random: bool) -> bool:
         """Whether full gradients go through the mini-batches of local steps, with the random numbers of those.
