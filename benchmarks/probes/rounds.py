@@ -124,9 +124,9 @@ def main() -> None:
     runs = json.loads(sys.argv[1])["runs"]
     found = []
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as open_:
-        for number, asked in enumerate(runs):
-            backend = open_.enter_context(backend_of(asked))
-            found.append(run(asked, backend, Path(folder) / str(number)))
+        built = Path(folder) / "built"  # one file for all runs: a later one may find all of its programs built
+        for asked in runs:
+            found.append(run(asked, open_.enter_context(backend_of(asked)), built))
     print(json.dumps(found))
 
 
