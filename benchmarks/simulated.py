@@ -40,6 +40,7 @@ MECHANISMS = (  # model, algorithm, what is switched off
     ("mlp", "fedavg", ("inner_products",)),
     ("mlp", "fedavg", ("outer_sum", "add_outer")),
     ("mlp", "fedavg", ("lazy",)),
+    ("mlp", "mime", ("together",)),
     ("cnn", "fedavg", ("convolve", "kernel_gradient")),
     ("char_lstm", "fedavg", ("lstm_forward", "lstm_backward")),
     ("mlp", "mime", ("factors",)),
@@ -120,7 +121,7 @@ def _switched_off(names: Sequence[str], problem: Any) -> Any:
     if not names:
         return problem
     from fedmime.engine.backends.local import backend, client, gradients, pool, programs
-    from fedmime.kernels import ops
+    from fedmime.kernels import lazy, ops
 
     loop = importlib.import_module("fedmime.engine.simulate")
     usable, play, anchor_of = ops.usable, loop.play, loop.anchor_of
@@ -128,6 +129,8 @@ def _switched_off(names: Sequence[str], problem: Any) -> Any:
     if "lazy" in names:
         client.lazy = gradients.lazy = lambda carry: carry
         ops.adds_outer = lambda *_: False
+    if "together" in names:
+        lazy._together = lambda added: added
     if "cache" in names:
         backend.CACHE_BYTES = 0
     if "pool" in names:

@@ -3,8 +3,10 @@
 The gradient of a dense layer's weights is an outer product dᵀa of few rows, and a local step only adds it to other
 arrays of the same shape: y − η (c + dᵀa). A `Sum` holds the terms of such an expression until its value is needed; a
 kernel then reads every term once and writes the result in the place of the first, so the gradient itself is never
-stored. `LazyVector` brings this to algorithms: it is a `Vector` in every respect, and its arithmetic is deferred where
-it is the left operand or the other one is a number. Both exist only while the compiled loops are traced.
+stored. Arrays that an algorithm adds, such as c, are usually the same at every step of a loop: they are added to each
+other on their own, and XLA moves that out of the loop. `LazyVector` brings this to algorithms: it is a `Vector` in
+every respect, and its arithmetic is deferred where it is the left operand or the other one is a number. Both exist only
+while the compiled loops are traced.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ class Sum:
     Args:
         terms: scalars sᵢ and arrays tᵢ [out, in].
         outer: d [n, out] and a [n, in]; None if the sum has no outer product.
+        added: scalars and arrays that were added to such a sum; they, too, are terms.
         after: arrays that were computed from the first term, so that it may be overwritten once they are known.
             Naming them spares XLA a copy of that term.
     """
@@ -36,32 +39,35 @@ class Sum:
         terms: Sequence[Term],
         outer: tuple[jax.Array, jax.Array] | None = None,
         after: tuple[jax.Array, ...] = (),
+        added: Sequence[Term] = (),
     ) -> None:
-        self._terms, self._outer, self._after = list(terms), outer, after
-        self.dtype = terms[0][1].dtype if outer is None else outer[0].dtype
+        self._terms, self._outer, self._after, self._added = list(terms), outer, after, list(added)
+        self.dtype = outer[0].dtype if outer is not None else (*terms, *added)[0][1].dtype
 
     def formed(self) -> jax.Array:
         """The value [out, in]."""
         if self._outer is None:
-            return ops.weighted_sum(self._terms)
-        return ops.add_outer(*self._outer, self._terms, self._after)
+            return ops.weighted_sum([*self._terms, *self._added])
+        return ops.add_outer(*self._outer, [*self._terms, *_together(self._added)], self._after)
 
     def __add__(self, other: Any) -> Any:
         if not isinstance(other, Sum):
             if not jnp.ndim(other):
                 return self.formed() + other
-            other = Sum([(1.0, other)])
+            other = Sum([], None, (), [(1.0, other)])
         outer = self._outer or other._outer
         if self._outer is not None and other._outer is not None:  # one product over the rows of both
             d, a = (jnp.concatenate(pair) for pair in zip(self._outer, other._outer, strict=True))
             outer = (d, a)
-        return Sum([*self._terms, *other._terms], outer, (*self._after, *other._after))
+        after, added = (*self._after, *other._after), [*self._added, *other._added]
+        return Sum([*self._terms, *other._terms], outer, after, added)
 
     def __mul__(self, other: Any) -> Any:
         if isinstance(other, Sum) or jnp.ndim(other):
             return self.formed() * _formed(other)
         outer = None if self._outer is None else (self._outer[0] * jnp.asarray(other, self.dtype), self._outer[1])
-        return Sum([(scale * other, array) for scale, array in self._terms], outer, self._after)
+        terms, added = ([(scale * other, array) for scale, array in each] for each in (self._terms, self._added))
+        return Sum(terms, outer, self._after, added)
 
     def __neg__(self) -> Any:
         return self * -1.0
@@ -80,6 +86,11 @@ class Sum:
 
     __radd__ = __add__
     __rmul__ = __mul__
+
+
+def _together(added: list[Term]) -> list[Term]:
+    """Several terms as one, their sum."""
+    return added if len(added) < 2 else [(1.0, ops.weighted_sum(added))]
 
 
 def _formed(leaf: Any) -> Any:
