@@ -178,6 +178,51 @@ def test_only_those_who_were_there_at_the_beginning_take_part(caplog: Any) -> No
     assert roster.nodes() == {"a": 1, "d": 5}
 
 
+class Patient(Scripted):
+    """An exchange that lasts until every node has replied, as those over a network do; time passes in it, too."""
+
+    def __init__(self, replies: dict[int, Reply], monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(replies)
+        self.now, self.comes = 0.0, 0.0
+        monkeypatch.setattr("fedmime.deploy.roster.time", self)
+
+    def nodes(self) -> Sequence[int]:
+        return [node for node in self.replies if node == 1 or self.now >= self.comes]
+
+    def exchange(self, requests: Mapping[int, bytes], deadline: float) -> Iterator[tuple[int, bytes | Failure]]:
+        replied = 0
+        for node, reply in super().exchange(requests, deadline):
+            replied += 1
+            yield node, reply
+        self.now += deadline if replied < len(requests) else 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize("comes", [1.0, 30.0, 300.0])
+def test_a_silent_node_keeps_nobody_waiting(comes: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others come while its introduction is awaited; so does its own, when it has found its voice."""
+    transport = Patient({1: lambda hello: None, 2: _named("b"), 3: _named("c")}, monkeypatch)
+    transport.comes = comes
+    roster = Roster(transport, HELLO, DIGEST, {}, str)
+    assert [client.name for client in roster.gather(2, 600.0)] == ["b", "c"]
+    assert transport.now < comes + 21
+    assert transport.greeted.count(1) <= 3 + comes / 20
+    transport.replies[1] = _named("a")
+    assert [client.name for client in roster.gather(3, 600.0)] == ["a", "b", "c"]
+
+
+def test_a_silent_node_does_not_lengthen_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = Patient({1: lambda hello: None}, monkeypatch)
+    with pytest.raises(fm.ClusterError, match="0 of 1 nodes joined within 47 s"):
+        Roster(transport, HELLO, DIGEST, {}, str).gather(1, 47.0)
+    assert transport.now == pytest.approx(47.0)
+
+
 def test_waiting_ends_with_the_time() -> None:
     roster, transport = _roster({1: _named("a")})
     began = time.monotonic()

@@ -19,6 +19,7 @@ from fedmime.errors import ClusterError
 from fedmime.runs.notes import notes, warnings
 
 _PAUSE = 0.2  # seconds between looks at who is connected, while there are too few
+_SHORTEST, _LONGEST, _GROWTH = 5.0, 20.0, 2.0  # seconds that greeted nodes have before others are greeted, too
 Owners = Callable[[], Mapping[int, str]]
 """Gives the client to whom each node's key belongs, as far as keys are known now; other nodes are not spoken to yet."""
 
@@ -77,16 +78,20 @@ class Roster:
     def wait(self, enough: Callable[[], bool], end: float) -> bool:
         """Greet nodes as they come until there are enough of them, or the time is over; whether there are enough.
 
+        A node that stays silent is greeted again after a while, and does not keep others from being greeted.
+
         Args:
             enough: looks at the roster.
             end: when the time is over, by the monotonic clock.
         """
         self._look()
+        patience = _SHORTEST
         while not enough():
-            for node, reply in self._exchange(end):
+            for node, reply in self._exchange(min(end - time.monotonic(), patience)):
                 self.meet(node, reply)
                 if enough():
                     return True
+            patience = min(patience * _GROWTH, _LONGEST)
             left = end - time.monotonic()
             if left <= 0:
                 return False
@@ -147,9 +152,9 @@ class Roster:
         self._greeted = {node: nonces for node, nonces in self._greeted.items() if node in connected}
         return connected
 
-    def _exchange(self, end: float) -> Iterator[tuple[int, bytes | Failure]]:
+    def _exchange(self, seconds: float) -> Iterator[tuple[int, bytes | Failure]]:
         requests = self.greetings()
-        return self._transport.exchange(requests, max(end - time.monotonic(), 0.0)) if requests else iter(())
+        return self._transport.exchange(requests, max(seconds, 0.0)) if requests else iter(())
 
     def _profile(self, reply: bytes, nonces: Collection[str]) -> Profile | None:
         """What a node says of itself; None if it answers something else. `FrameError` if it cannot take part."""
