@@ -51,7 +51,12 @@ class Scripted:
 def _roster(replies: dict[int, Reply]) -> tuple[Roster, Scripted]:
     transport = Scripted(replies)
     return Roster(
-        transport, HELLO, DIGEST, {"affine": "its dialect 'affine' cannot"}, lambda name: f"<{name}>"
+        transport,
+        HELLO,
+        DIGEST,
+        {"affine": "its dialect 'affine' cannot"},
+        lambda name: f"<{name}>",
+        most_examples=1000,
     ), transport
 
 
@@ -74,6 +79,7 @@ def test_clients_are_gathered_in_the_order_of_their_names() -> None:
         (_named("a", configuration="e" * 64), "its configuration"),
         (_named("a", parameters="e" * 64), "its model"),
         (_named("a", dialect="affine"), "its dialect 'affine'"),
+        (_named("a", examples=1001), "weight: it claims 1,001 examples; accepted are at most 1,000 (most_examples)"),
         (lambda hello: refusal(hello.nonce, "failed", "no such setting"), "it refuses: no such setting"),
         (lambda hello: refusal("", "structure", "what?"), "it refuses: what"),
         (lambda hello: b"anything", "a frame"),
@@ -87,6 +93,17 @@ def test_who_does_not_fit_is_refused_and_not_greeted_again(reply: Reply, words: 
     assert roster.nodes() == {"b": 2}
     assert transport.greeted == [1, 2]
     assert f"node 1 is refused: {words}" in caplog.text or words in caplog.text
+
+
+@pytest.mark.parametrize(("epochs", "taken"), [(1, 2**31 - 1), (100, 100 * 2**22)])
+def test_a_client_whose_round_the_engine_would_refuse_is_refused_first(epochs: int, taken: int, caplog: Any) -> None:
+    """It would otherwise end the run, whose directory has been written by then."""
+    transport = Scripted({1: _named("a", examples=taken // epochs), 2: _named("b", examples=2**20)})
+    hello = HELLO._replace(epochs=epochs, batch_size=None)
+    roster = Roster(transport, hello, DIGEST, {}, str)
+    _greet(roster, transport)
+    assert roster.nodes() == {"b": 2}
+    assert f"weight: it claims {taken // epochs:,} examples; accepted are at most" in caplog.text
 
 
 def test_who_has_left_may_come_back_mended() -> None:

@@ -32,6 +32,7 @@ from fedmime.deploy import server
 from fedmime.deploy.backend import DeployedBackend
 from fedmime.deploy.messages import Hello, is_a
 from fedmime.deploy.node import JaxNode
+from fedmime.deploy.protocol import pack
 from fedmime.deploy.secret import Secret
 from fedmime.deploy.transport import Failure, LoopTransport
 from fedmime.experiments import tasks, train
@@ -200,6 +201,28 @@ def test_arguments_are_refused_before_anybody_is_waited_for(changes: dict[str, A
 def test_waiting_is_checked(deadline: float) -> None:
     with pytest.raises(fm.ConfigError, match="deadline"):
         server.Waiting(deadline=deadline)
+
+
+@pytest.mark.parametrize("most", [0, 2**28 + 1, 10.5])
+def test_the_bound_on_examples_is_checked(most: Any) -> None:
+    with pytest.raises(fm.ConfigError, match="most_examples"):
+        server.Waiting(most_examples=most)
+
+
+def test_who_claims_too_many_examples_takes_no_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The run begins without it; nothing was written with a weight that the engine would refuse."""
+    fleet = nodes(FEDAVG)
+    liar = next(iter(fleet.values()))
+
+    class Heavy:
+        def answer(self, request: bytes) -> bytes:
+            found = frame(liar.answer(request))
+            return pack(found._replace(fields=found.fields | {"client": "liar", "examples": 2**31 - 1}))
+
+    run = deploy(FEDAVG, None, LoopTransport({**fleet, FIRST + 9: Heavy()}), run_dir=tmp_path)
+    assert apart(run, deploy(FEDAVG)) == 0.0
+    assert "is refused: weight: it claims 2,147,483,647 examples" in caplog.text
+    assert len(json.loads((tmp_path / "fleet.json").read_text())["clients"]) == 5
 
 
 def test_too_few_nodes_end_a_run_before_it_begins() -> None:

@@ -11,10 +11,13 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+from fedmime.aggregation.gate import Reason
 from fedmime.deploy.fleet import Registered, in_order
 from fedmime.deploy.messages import Hello, Profile, Refusal, is_a, opened, packed
 from fedmime.deploy.protocol import FrameError, unpack
+from fedmime.deploy.terms import examples_of_round
 from fedmime.deploy.transport import Failure, Transport
+from fedmime.engine.arguments import MOST_EXAMPLES
 from fedmime.errors import ClusterError
 from fedmime.runs.notes import notes, warnings
 
@@ -36,6 +39,7 @@ class Roster:
         obstacles: for dialects whose nodes cannot take part, the reason.
         pseudonym: what a client is called in logs, by its name.
         owners: whose keys nodes have; None where the server does not know.
+        most_examples: that a client may claim to have, since they are its weight.
     """
 
     def __init__(
@@ -46,7 +50,9 @@ class Roster:
         obstacles: Mapping[str, str],
         pseudonym: Callable[[str], str],
         owners: Owners | None = None,
+        most_examples: int = MOST_EXAMPLES,
     ) -> None:
+        self._most_examples = most_examples
         self._transport, self._hello, self._parameters = transport, hello, parameters
         self._obstacles, self._pseudonym = obstacles, pseudonym
         self._read_owners = owners
@@ -181,7 +187,7 @@ class Roster:
         return profile
 
     def _check(self, node: int, profile: Profile) -> None:
-        """Refuse a node that claims to speak for somebody else's client, or for more than one, or for a stranger."""
+        """Refuse a node that claims too many examples, or to speak for whom it must not."""
         name = self._pseudonym(profile.client)
         if self._owners.get(node, profile.client) != profile.client:
             raise FrameError(f"it has the key of {self._pseudonym(self._owners[node])} and claims to be {name}")
@@ -191,8 +197,20 @@ class Roster:
         before = self._profiles.get(node, profile)
         if before.client != profile.client:
             raise FrameError(f"it was {self._pseudonym(before.client)} and now claims to be {name}")
-        if words := self._foreign(profile):
+        if words := self._excess(profile.examples) or self._foreign(profile):
             raise FrameError(words)
+
+    def _excess(self, examples: int) -> str | None:
+        """Why a client has too many examples; None if it has not.
+
+        They are all that the server knows of them, and would be its weight for the whole run.
+        """
+        accepted = f"{Reason.WEIGHT.label}: it claims {examples:,} examples; accepted are at most"
+        if examples > self._most_examples:
+            return f"{accepted} {self._most_examples:,} (most_examples)"
+        if (taken := examples_of_round(self._hello, examples)) > MOST_EXAMPLES:
+            return f"{accepted} as many as a round takes {MOST_EXAMPLES:,} of, and it would take {taken:,}"
+        return None
 
     def _foreign(self, profile: Profile) -> str | None:
         """Why a client does not belong to the run that has begun; None if it does."""

@@ -27,6 +27,7 @@ from fedmime.deploy.secure.suitable import check_terms
 from fedmime.deploy.terms import Terms, public, terms_of
 from fedmime.deploy.transport import Transport
 from fedmime.engine import Gate, Info, Participation, Run, Saving
+from fedmime.engine.arguments import MOST_EXAMPLES
 from fedmime.engine.backends.randomized import draws_random_numbers
 from fedmime.engine.samplers import over_selected
 from fedmime.errors import ConfigError
@@ -42,24 +43,28 @@ _NONE = "0" * 32  # in place of an identity or a nonce that is not there yet
 
 @dataclasses.dataclass(frozen=True)
 class Waiting:
-    """How long a server waits for whom.
+    """For whom a server waits, and how long.
 
     Args:
         nodes: clients that must have joined before the first round; all that have joined by then belong to the run. By
             default as many as a round asks.
         joining: seconds to wait for them.
         deadline: seconds after which an exchange ends, whoever has replied.
+        most_examples: that a client may claim to have. Where weights follow from examples, nobody can check how many a
+            client has: the bound should not be much above the number that the largest one is known to have.
     """
 
     nodes: int | None = None
     joining: float = 600.0
     deadline: float = 600.0
+    most_examples: int = 1_000_000
 
     def __post_init__(self) -> None:
         if self.nodes is not None:
             count("waiting", "nodes", self.nodes, least=1)
         real("waiting", "joining", self.joining, NON_NEGATIVE)
         real("waiting", "deadline", self.deadline, POSITIVE)
+        count("waiting", "most_examples", self.most_examples, 1, MOST_EXAMPLES)
 
 
 EVERY_ROUND = Saving(every=1)
@@ -255,7 +260,8 @@ def _nodes(plan: _Plan) -> int:
 
 def _roster(plan: _Plan, secret: Secret, run_id: str) -> Roster:
     hello = plan.hello._replace(run=run_id, arrays=identity.shapes(plan.terms.model))
-    return Roster(plan.transport, hello, plan.terms.parameters, _obstacles(plan), secret.pseudonym, plan.owners)
+    known = plan.terms.parameters, _obstacles(plan), secret.pseudonym, plan.owners, plan.waiting.most_examples
+    return Roster(plan.transport, hello, *known)
 
 
 def _obstacles(plan: _Plan) -> dict[str, str]:
