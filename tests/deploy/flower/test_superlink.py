@@ -185,6 +185,17 @@ def test_keys_that_are_refused_leave_a_line(
     assert said == [f"no key is refused from 10.0.0.7: {path}, status {status}"] * lines
 
 
+def test_requests_that_are_too_large_leave_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    """At the pace of the audit: whoever sends many cannot fill the disk."""
+    caplog.set_level(logging.INFO, "fedmime.nodes")
+    guard = guarded(most=1000)
+    for _ in range(5):
+        assert served(guard, "/v1/fleet/push-object", ELSEWHERE, {"content-length": "100000"}) == 413
+    assert [record.message for record in caplog.records] == [
+        "no key is refused from 10.0.0.7: push-object, status 413"
+    ]
+
+
 _START = """
 import os, uvicorn
 from flwr.superlink import cli
@@ -192,10 +203,11 @@ from fedmime.deploy.flower import superlink
 
 def run(app, **options):
     names = sorted(name for name in options if name != "http")
+    print(options["access_log"], options["log_level"])
     print(type(app).__name__, options["proxy_headers"], options["limit_concurrency"] >= 100, options["host"], names)
 
 uvicorn.run = run
-cli.flower_superlink = lambda: uvicorn.run(app=None, host="a")
+cli.flower_superlink = lambda: uvicorn.run(app=None, host="a", access_log=True)
 print(*sorted(set(os.environ) & set(superlink.OPENING)))
 superlink.main()
 print(*sorted(set(os.environ) & set(superlink.OPENING)))
@@ -210,7 +222,8 @@ def test_how_the_guard_is_put_before_the_superlink() -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.splitlines() == [
         " ".join(sorted(OPENING)),
-        "Guard False True a ['host', 'limit_concurrency', 'proxy_headers']",
+        "False error",
+        "Guard False True a ['access_log', 'host', 'limit_concurrency', 'log_level', 'proxy_headers']",
         "",
     ], done.stderr
 

@@ -51,6 +51,7 @@ _EACH = 80  # bytes by which a reply's announcement grows with each of its recor
 _ARRIVING = 120.0  # seconds that a request has to arrive
 _SILENT = 20.0  # seconds that a connection has for its first request
 _CONNECTIONS, _KEYS = 8192, 1 << 14
+_TOO_LARGE = 413
 _UNSIGNED, _NOT_ACTIVATED = 401, (_FLEET + "activate-node", 412)  # how Flower refuses keys
 OPENING = (
     "FLWR_INTERNAL_GRPC_CONTROL_API",
@@ -108,6 +109,8 @@ class Guard:
         headers = dict(scope["headers"])
         key = headers.get(b"flwr-public-key", b"")
         if (refused := self._unbounded(scope["path"], headers)) is not None:
+            if refused[0] == _TOO_LARGE:
+                self._note(scope, key, _TOO_LARGE)
             await _say(send, refused[0], {"detail": refused[1]})
             return
         try:
@@ -138,8 +141,12 @@ class Guard:
                     self._signed.popitem(last=False)
             if heard.status == _UNSIGNED or (scope["path"], heard.status) == _NOT_ACTIVATED:
                 self._signed.pop(key, None)
-                address, what = str((scope.get("client") or "?")[0]), scope["path"].removeprefix(_FLEET)
-                self._refusals.add(key, address, what[:40], heard.status)
+                self._note(scope, key, heard.status)
+
+    def _note(self, scope: Scope, key: bytes, status: int) -> None:
+        """Write down that a request of a node was refused."""
+        address, what = str((scope.get("client") or "?")[0]), scope["path"].removeprefix(_FLEET)
+        self._refusals.add(key, address, what[:40], status)
 
     def _unbounded(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
         """The status with which a request is refused because of its length, and why.
@@ -151,7 +158,7 @@ class Guard:
             return 411, "a request has to state its length"
         most = self._largest if path == _DELIVER else self._announced
         if int(stated) > most:
-            return 413, f"a request of {int(stated)} bytes is too large, accepted are at most {most}"
+            return _TOO_LARGE, f"a request of {int(stated)} bytes is too large, accepted are at most {most}"
         if int(stated) > _BESIDE and headers.get(b"flwr-public-key", b"") not in self._signed:
             return 401, "a node says who it is before it delivers anything"
         return None
@@ -257,7 +264,8 @@ def main() -> None:
     audit.LOG.setLevel(logging.INFO)
     audit.LOG.propagate = False
     serve = uvicorn.run
-    bounds = {"proxy_headers": False, "limit_concurrency": _connections(), "http": _impatient()}
+    quiet = {"access_log": False, "log_level": "error"}  # no line for each request of a stranger; `audit.py` has some
+    bounds = {"proxy_headers": False, "limit_concurrency": _connections(), "http": _impatient(), **quiet}
     uvicorn.run = lambda app, **options: serve(Guard(app, most), **(options | bounds))
     flower_superlink()
 
