@@ -32,7 +32,7 @@ def node(name: str) -> Echo:
 
 def talkative(name: str) -> Echo:
     """A node whose code prints while it is built, as users' code may, by itself and in a process that it starts."""
-    print("what users print", flush=True)  # noqa: T201
+    print("what users print", flush=True)
     subprocess.run(["echo", "what programs say"], check=True)
     return Echo(name)
 

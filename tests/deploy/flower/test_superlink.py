@@ -191,9 +191,7 @@ def test_requests_that_are_too_large_leave_a_line(caplog: pytest.LogCaptureFixtu
     guard = guarded(most=1000)
     for _ in range(5):
         assert served(guard, "/v1/fleet/push-object", ELSEWHERE, {"content-length": "100000"}) == 413
-    assert [record.message for record in caplog.records] == [
-        "no key is refused from 10.0.0.7: push-object, status 413"
-    ]
+    assert [record.message for record in caplog.records] == ["no key is refused from 10.0.0.7: push-object, status 413"]
 
 
 _START = """
