@@ -14,6 +14,7 @@ from fedmime.deploy.messages import Answer, Hello, Profile, opened, packed, refu
 from fedmime.deploy.protocol import unpack
 from fedmime.deploy.roster import Roster
 from fedmime.deploy.transport import Failure
+from fedmime.errors import Stopped
 
 RUN, DIGEST = "1" * 32, "d" * 64
 HELLO = Hello(RUN, "0" * 32, "1.0", 0, 10, 1, None, False, DIGEST, None)
@@ -238,6 +239,16 @@ def test_a_silent_node_does_not_lengthen_the_wait(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(fm.ClusterError, match="0 of 1 nodes joined within 47 s"):
         Roster(transport, HELLO, DIGEST, {}, str).gather(1, 47.0)
     assert transport.now == pytest.approx(47.0)
+
+
+def test_a_signal_ends_the_wait() -> None:
+    """Also that for enough of the nodes in a round, which then goes on with those that are there."""
+    signals = iter([None, None, 15, 15, 15])
+    roster = Roster(Scripted({1: _named("a")}), HELLO, DIGEST, {}, str, stop=lambda: next(signals))
+    with pytest.raises(Stopped, match="stopped by signal 15 while nodes were waited for") as stopped:
+        roster.gather(2, 600.0)
+    assert stopped.value.exit_code == 143
+    assert not roster.wait(lambda: False, time.monotonic() + 600.0)
 
 
 def test_waiting_ends_with_the_time() -> None:

@@ -18,7 +18,7 @@ from fedmime.deploy.protocol import FrameError, unpack
 from fedmime.deploy.terms import examples_of_round
 from fedmime.deploy.transport import Failure, Transport
 from fedmime.engine.arguments import MOST_EXAMPLES
-from fedmime.errors import ClusterError
+from fedmime.errors import ClusterError, Stopped
 from fedmime.runs.notes import notes, warnings
 
 _PAUSE = 0.2  # seconds between looks at who is connected, while there are too few
@@ -40,6 +40,7 @@ class Roster:
         pseudonym: what a client is called in logs, by its name.
         owners: whose keys nodes have; None where the server does not know.
         most_examples: that a client may claim to have, since they are its weight.
+        stop: gives the number of a signal for which nobody is to be waited for any more, if there is one.
     """
 
     def __init__(
@@ -51,8 +52,9 @@ class Roster:
         pseudonym: Callable[[str], str],
         owners: Owners | None = None,
         most_examples: int = MOST_EXAMPLES,
+        stop: Callable[[], int | None] | None = None,
     ) -> None:
-        self._most_examples = most_examples
+        self._most_examples, self._stop = most_examples, stop or (lambda: None)
         self._transport, self._hello, self._parameters = transport, hello, parameters
         self._obstacles, self._pseudonym = obstacles, pseudonym
         self._read_owners = owners
@@ -68,8 +70,11 @@ class Roster:
 
         Raises:
             ClusterError: there are fewer when the time is over.
+            Stopped: there is a signal to stop.
         """
         if not self.wait(lambda: len(self._profiles) >= nodes, time.monotonic() + seconds):
+            if number := self._stop():
+                raise Stopped(f"stopped by signal {number} while nodes were waited for", number)
             words = f"{len(self._profiles)} of {nodes} nodes joined within {seconds:g} s"
             raise ClusterError(f"deploy: {words}; start more of them, or wait for fewer")
         return in_order(Registered(p.client, p.examples, p.data) for p in self._profiles.values())
@@ -82,9 +87,10 @@ class Roster:
                 self._refuse(node, words)
 
     def wait(self, enough: Callable[[], bool], end: float) -> bool:
-        """Greet nodes as they come until there are enough of them, or the time is over; whether there are enough.
+        """Greet nodes as they come until there are enough of them; whether there are when the time is over.
 
-        A node that stays silent is greeted again after a while, and does not keep others from being greeted.
+        A signal ends the wait, too. A node that stays silent is greeted again after a while, and does not keep others
+        from being greeted.
 
         Args:
             enough: looks at the roster.
@@ -93,6 +99,8 @@ class Roster:
         self._look()
         patience = _SHORTEST
         while not enough():
+            if self._stop():
+                return False
             for node, reply in self._exchange(min(end - time.monotonic(), patience)):
                 self.meet(node, reply)
                 if enough():

@@ -110,6 +110,7 @@ def run(
         waiting: for how many nodes to wait, and how long.
         run_dir: where the run is written; the same call goes on where an earlier one was broken off.
         saving: how often; after every round by default.
+        stop: as in `fm.simulate`; it is also called while nodes are waited for, and then ends the wait.
         secure: mask messages, so that the server learns sums only. Nodes that insist on masks must accept it.
     """
     epochs = 1 if epochs is None and steps is None else epochs
@@ -147,7 +148,7 @@ def run(
     terms = terms_of(algorithm, aggregation, problem, initial, check_secure("deploy", secure))
     hello = Hello(_NONE, _NONE, exact(), seed, batch_size, epochs, steps, drift, terms.configuration, None)
     hello = hello._replace(secure=fields_of(secure))
-    plan = _Plan(transport, terms, hello, cohort_size, taking, saving, waiting or Waiting(), test)
+    plan = _Plan(transport, terms, hello, cohort_size, taking, saving, waiting or Waiting(), test, None, stop)
     return _carried_out(plan, None if run_dir is None else Path(run_dir), begin)
 
 
@@ -193,7 +194,7 @@ def run_setting(
     rule = s.seed, s.batch, s.epochs, s.steps, s.drift
     told = public(s, task.name)
     hello = Hello(_NONE, _NONE, exact(), *rule, terms.configuration, told, secure=fields_of(secure))
-    plan = _Plan(transport, terms, hello, s.cohort, taking, saving, waiting or Waiting(), test, owners)
+    plan = _Plan(transport, terms, hello, s.cohort, taking, saving, waiting or Waiting(), test, owners, stop)
     return _carried_out(plan, None if run_dir is None else Path(run_dir), begin)
 
 
@@ -209,6 +210,7 @@ class _Plan(NamedTuple):
     waiting: Waiting
     test: Mapping[str, np.ndarray] | None
     owners: Owners | None = None
+    stop: Callable[[], int | None] | None = None
 
 
 Begin = Callable[[Fleet, Deployed, Path | None, bool], Run]
@@ -261,7 +263,7 @@ def _nodes(plan: _Plan) -> int:
 def _roster(plan: _Plan, secret: Secret, run_id: str) -> Roster:
     hello = plan.hello._replace(run=run_id, arrays=identity.shapes(plan.terms.model))
     known = plan.terms.parameters, _obstacles(plan), secret.pseudonym, plan.owners, plan.waiting.most_examples
-    return Roster(plan.transport, hello, *known)
+    return Roster(plan.transport, hello, *known, plan.stop)
 
 
 def _obstacles(plan: _Plan) -> dict[str, str]:

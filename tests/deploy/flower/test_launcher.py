@@ -112,21 +112,31 @@ def test_all_end_with_a_keeper_that_hangs(tmp_path: Path, monkeypatch: pytest.Mo
     """It is killed after a while, and the error for which the launcher ends is the one that is told."""
     monkeypatch.setattr(launchers, "_ENDING", 2.0)
     command, seen = tree(tmp_path)
-    with pytest.raises(ValueError, match="the first"), Launcher(tmp_path / "logs") as launcher:
-        launcher.start("tree", command)
-        assert until(lambda: len(seen()) == 3)
-        os.kill(launcher._keeper.pid, signal.SIGSTOP)
-        raise ValueError("the first")
+    launcher = Launcher(tmp_path / "logs")
+
+    def hang() -> None:
+        with launcher:
+            launcher.start("tree", command)
+            assert until(lambda: len(seen()) == 3)
+            os.kill(launcher._keeper.pid, signal.SIGSTOP)
+            raise ValueError("the first")
+
+    with pytest.raises(ValueError, match="the first"):
+        hang()
     assert launcher._keeper.returncode == -signal.SIGKILL
     assert not any(map(alive, seen()))
     assert not launcher.directory.exists()
 
 
 def test_an_order_that_a_dead_keeper_did_not_take_hides_no_error(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="keeps the others was ended"), Launcher(tmp_path / "logs") as launcher:
-        launcher._keeper.kill()
-        launcher._keeper.wait()
-        launcher.start("sleep", ["sleep", "600"])
+    def order() -> None:
+        with Launcher(tmp_path / "logs") as launcher:
+            launcher._keeper.kill()
+            launcher._keeper.wait()
+            launcher.start("sleep", ["sleep", "600"])
+
+    with pytest.raises(ClusterError, match="keeps the others was ended"):
+        order()
 
 
 def test_children_die_with_a_keeper_that_is_killed(tmp_path: Path) -> None:
