@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,8 +60,8 @@ def served(guard: Guard, path: str, client: Any, headers: dict[str, str], server
 
 
 def guarded(app: Any = None, most: int = 1 << 30, ours: bool = True) -> Guard:
-    """A guard on a machine where all processes are ours, or none."""
-    return Guard(app or _app, most, lambda client, server: ours)
+    """A guard on a machine where all processes are ours, or none; requests are signed unless they say otherwise."""
+    return Guard(app or _app, most, lambda client, server: ours, lambda headers: b"unsigned" not in headers)
 
 
 async def _app(scope: Any, receive: Any, send: Any) -> None:
@@ -307,9 +308,54 @@ def test_little_is_read_before_a_key_was_accepted() -> None:
     assert served(guard, "/v1/fleet/activate-node", ELSEWHERE, small) == 200
     assert asked(guard, path, ELSEWHERE, large).status == 403  # it was read
     assert served(guard, path, ELSEWHERE, large | {"flwr-public-key": "other"}) == 401
-    statuses[0] = 401  # the key is revoked
-    assert asked(guard, "/v1/fleet/pull-messages", ELSEWHERE, small).status == 401
+    assert served(guard, path, ELSEWHERE, large | {"unsigned": ""}) == 401
+    statuses[0] = 401
+    assert asked(guard, "/v1/fleet/pull-messages", ELSEWHERE, small | {"unsigned": ""}).status == 401
+    assert asked(guard, path, ELSEWHERE, large).status == 403  # whoever knows a key cannot shut it out
+    assert asked(guard, "/v1/fleet/pull-messages", ELSEWHERE, small).status == 401  # the key is revoked
     assert served(guard, path, ELSEWHERE, large) == 401
+
+
+def test_a_key_has_few_large_requests_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them is read into memory, and there may be thousands of connections."""
+    monkeypatch.setattr(superlink, "_ARRIVING", 0.3)
+    guard, path = guarded(), "/v1/fleet/push-object"
+    for key in ("k", "other"):
+        accepted = {"content-length": "10", "flwr-public-key": key}
+        assert served(guard, "/v1/fleet/activate-node", ELSEWHERE, accepted) == 200
+
+    async def at_one_time(*keys: str) -> list[int]:
+        made = {Web(stall=True): key for key in keys}
+        scope = {"type": "http", "path": path, "client": ELSEWHERE, "server": SERVER}
+        length = (b"content-length", b"%d" % PART)
+        own = {web: scope | {"headers": [length, (b"flwr-public-key", key.encode())]} for web, key in made.items()}
+        await asyncio.gather(*(guard(own[web], web.receive, web.send) for web in made))
+        return sorted(web.status for web in made)
+
+    assert asyncio.run(at_one_time(*["k"] * 6)) == [408] * 4 + [503] * 2
+    assert asyncio.run(at_one_time(*["k", "other"] * 4)) == [408] * 8
+    assert not guard._large
+
+
+def test_signatures_are_those_of_flower() -> None:
+    pytest.importorskip("flwr")
+    import httpx
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    key, other = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    signed: list[dict[bytes, bytes]] = []
+    for private in (key, other):
+        found: Any = NodeAuthHttpInterceptor(private, key.public_key())
+        request = httpx.Request("POST", "https://a/v1/fleet/push-object")
+        found.intercept(SimpleNamespace(request=request), lambda _: None)
+        signed.append(dict(request.headers.raw))
+    one, forged = ({name.lower(): value for name, value in each.items()} for each in signed)
+    assert superlink._is_signed(one)
+    assert not superlink._is_signed(forged)
+    assert not superlink._is_signed(one | {b"flwr-timestamp": b"2030-01-01T00:00:00+00:00"})
+    assert not superlink._is_signed(one | {b"flwr-public-key": b"?"})
+    assert not superlink._is_signed({name: value for name, value in one.items() if name != b"flwr-signature"})
 
 
 def test_a_reply_announces_no_more_records_than_the_largest_message_has() -> None:
