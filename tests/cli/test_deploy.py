@@ -21,6 +21,11 @@ SECURE = ["local", "--secure", "--aggregation.clip", 1]
         (["local", "--nodes", 0], "deploy: nodes must be a whole number of at least 1, got 0"),
         (["local", "--nodes", 3, "--cohort", 4], "setting: cohort=4 exceeds the 3 nodes; lower it, or wait for more"),
         (["local", "--deadline", 0], "deploy: deadline must be positive, got 0.0"),
+        (["local", "--most-examples", 0], "deploy: most_examples must be a whole number of at least 1, got 0"),
+        (
+            ["local", "--task", "digits-logistic", "--nodes", 5, "--most-examples", 100],
+            "deploy: a node would have ",
+        ),
         (["local", "--task", "nothing"], "task: there is no 'nothing'"),
         (["local", "--task", "digits-logistic", "--nodes", 51], "regroup: clients must lie in [1, 50], got 51"),
         (

@@ -14,6 +14,7 @@ from fedmime.deploy.messages import Answer, Hello, Profile, opened, packed, refu
 from fedmime.deploy.protocol import unpack
 from fedmime.deploy.roster import Roster
 from fedmime.deploy.transport import Failure
+from fedmime.errors import Stopped
 
 RUN, DIGEST = "1" * 32, "d" * 64
 HELLO = Hello(RUN, "0" * 32, "1.0", 0, 10, 1, None, False, DIGEST, None)
@@ -51,7 +52,12 @@ class Scripted:
 def _roster(replies: dict[int, Reply]) -> tuple[Roster, Scripted]:
     transport = Scripted(replies)
     return Roster(
-        transport, HELLO, DIGEST, {"affine": "its dialect 'affine' cannot"}, lambda name: f"<{name}>"
+        transport,
+        HELLO,
+        DIGEST,
+        {"affine": "its dialect 'affine' cannot"},
+        lambda name: f"<{name}>",
+        most_examples=1000,
     ), transport
 
 
@@ -74,6 +80,7 @@ def test_clients_are_gathered_in_the_order_of_their_names() -> None:
         (_named("a", configuration="e" * 64), "its configuration"),
         (_named("a", parameters="e" * 64), "its model"),
         (_named("a", dialect="affine"), "its dialect 'affine'"),
+        (_named("a", examples=1001), "weight: it claims 1,001 examples; accepted are at most 1,000 (most_examples)"),
         (lambda hello: refusal(hello.nonce, "failed", "no such setting"), "it refuses: no such setting"),
         (lambda hello: refusal("", "structure", "what?"), "it refuses: what"),
         (lambda hello: b"anything", "a frame"),
@@ -87,6 +94,17 @@ def test_who_does_not_fit_is_refused_and_not_greeted_again(reply: Reply, words: 
     assert roster.nodes() == {"b": 2}
     assert transport.greeted == [1, 2]
     assert f"node 1 is refused: {words}" in caplog.text or words in caplog.text
+
+
+@pytest.mark.parametrize(("epochs", "taken"), [(1, 2**31 - 1), (100, 100 * 2**22)])
+def test_a_client_whose_round_the_engine_would_refuse_is_refused_first(epochs: int, taken: int, caplog: Any) -> None:
+    """It would otherwise end the run, whose directory has been written by then."""
+    transport = Scripted({1: _named("a", examples=taken // epochs), 2: _named("b", examples=2**20)})
+    hello = HELLO._replace(epochs=epochs, batch_size=None)
+    roster = Roster(transport, hello, DIGEST, {}, str)
+    _greet(roster, transport)
+    assert roster.nodes() == {"b": 2}
+    assert f"weight: it claims {taken // epochs:,} examples; accepted are at most" in caplog.text
 
 
 def test_who_has_left_may_come_back_mended() -> None:
@@ -176,6 +194,61 @@ def test_only_those_who_were_there_at_the_beginning_take_part(caplog: Any) -> No
     transport.replies |= {5: _named("d"), 6: _named("f", examples=6), 7: _named("g")}
     _greet(roster, transport)
     assert roster.nodes() == {"a": 1, "d": 5}
+
+
+class Patient(Scripted):
+    """An exchange that lasts until every node has replied, as those over a network do; time passes in it, too."""
+
+    def __init__(self, replies: dict[int, Reply], monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(replies)
+        self.now, self.comes = 0.0, 0.0
+        monkeypatch.setattr("fedmime.deploy.roster.time", self)
+
+    def nodes(self) -> Sequence[int]:
+        return [node for node in self.replies if node == 1 or self.now >= self.comes]
+
+    def exchange(self, requests: Mapping[int, bytes], deadline: float) -> Iterator[tuple[int, bytes | Failure]]:
+        replied = 0
+        for node, reply in super().exchange(requests, deadline):
+            replied += 1
+            yield node, reply
+        self.now += deadline if replied < len(requests) else 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize("comes", [1.0, 30.0, 300.0])
+def test_a_silent_node_keeps_nobody_waiting(comes: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others come while its introduction is awaited; so does its own, when it has found its voice."""
+    transport = Patient({1: lambda hello: None, 2: _named("b"), 3: _named("c")}, monkeypatch)
+    transport.comes = comes
+    roster = Roster(transport, HELLO, DIGEST, {}, str)
+    assert [client.name for client in roster.gather(2, 600.0)] == ["b", "c"]
+    assert transport.now < comes + 21
+    assert transport.greeted.count(1) <= 3 + comes / 20
+    transport.replies[1] = _named("a")
+    assert [client.name for client in roster.gather(3, 600.0)] == ["a", "b", "c"]
+
+
+def test_a_silent_node_does_not_lengthen_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = Patient({1: lambda hello: None}, monkeypatch)
+    with pytest.raises(fm.ClusterError, match="0 of 1 nodes joined within 47 s"):
+        Roster(transport, HELLO, DIGEST, {}, str).gather(1, 47.0)
+    assert transport.now == pytest.approx(47.0)
+
+
+def test_a_signal_ends_the_wait() -> None:
+    """Also that for enough of the nodes in a round, which then goes on with those that are there."""
+    signals = iter([None, None, 15, 15, 15])
+    roster = Roster(Scripted({1: _named("a")}), HELLO, DIGEST, {}, str, stop=lambda: next(signals))
+    with pytest.raises(Stopped, match="stopped by signal 15 while nodes were waited for") as stopped:
+        roster.gather(2, 600.0)
+    assert stopped.value.exit_code == 143
+    assert not roster.wait(lambda: False, time.monotonic() + 600.0)
 
 
 def test_waiting_ends_with_the_time() -> None:

@@ -32,6 +32,7 @@ from fedmime.deploy import server
 from fedmime.deploy.backend import DeployedBackend
 from fedmime.deploy.messages import Hello, is_a
 from fedmime.deploy.node import JaxNode
+from fedmime.deploy.protocol import pack
 from fedmime.deploy.secret import Secret
 from fedmime.deploy.transport import Failure, LoopTransport
 from fedmime.experiments import tasks, train
@@ -202,9 +203,36 @@ def test_waiting_is_checked(deadline: float) -> None:
         server.Waiting(deadline=deadline)
 
 
+@pytest.mark.parametrize("most", [0, 2**28 + 1, 10.5])
+def test_the_bound_on_examples_is_checked(most: Any) -> None:
+    with pytest.raises(fm.ConfigError, match="most_examples"):
+        server.Waiting(most_examples=most)
+
+
+def test_who_claims_too_many_examples_takes_no_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The run begins without it; nothing was written with a weight that the engine would refuse."""
+    fleet = nodes(FEDAVG)
+    liar = next(iter(fleet.values()))
+
+    class Heavy:
+        def answer(self, request: bytes) -> bytes:
+            found = frame(liar.answer(request))
+            return pack(found._replace(fields=found.fields | {"client": "liar", "examples": 2**31 - 1}))
+
+    run = deploy(FEDAVG, None, LoopTransport({FIRST - 9: Heavy(), **fleet}), run_dir=tmp_path)
+    assert apart(run, deploy(FEDAVG)) == 0.0
+    assert "is refused: weight: it claims 2,147,483,647 examples" in caplog.text
+    assert len(json.loads((tmp_path / "fleet.json").read_text())["clients"]) == 5
+
+
 def test_too_few_nodes_end_a_run_before_it_begins() -> None:
     with pytest.raises(fm.ClusterError, match=r"5 of 6 nodes joined within 0\.5 s"):
         deploy(FEDAVG, waiting=server.Waiting(6, 0.5))
+
+
+def test_a_signal_ends_the_wait_for_nodes() -> None:
+    with pytest.raises(fm.errors.Stopped, match="while nodes were waited for"):
+        deploy(FEDAVG, waiting=server.Waiting(6, 600.0), stop=lambda: 15)
 
 
 TINY = Setting("digits-logistic", "mime", rounds=2, cohort=3, evaluate_every=1, aggregation=Messages(quantize=8))

@@ -354,6 +354,8 @@ CHANGES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "a compressed bomb": ("size", lambda reply: rewritten(reply, zlib.compress(bytes(1 << 25)))),
     "NaN": ("not_finite", lambda reply: _poisoned(reply, np.nan)),
     "infinity": ("not_finite", lambda reply: _poisoned(reply, -np.inf)),
+    "a loss that overflows": ("not_finite", lambda reply: rewritten(reply, loss=1.7e308)),
+    "a drift that overflows in a sum": ("not_finite", lambda reply: rewritten(reply, drift=-3e38)),
     "1e30": ("norm", lambda reply: _poisoned(reply, 1e30)),
     "a square that overflows": ("norm", lambda reply: _poisoned(reply, 1e200)),
     "a larger weight": ("weight", lambda reply: rewritten(reply, examples=2**31 - 1)),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import random
 import time
@@ -20,18 +21,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedmime as fm
+from deploy.affine_setting import asks, greeting, shelve
 from deploy.fleets import FEDAVG, FIRST, Meddling, Reply, apart, asked, deploy, frame, leaves, nodes, rewritten
-from engine.setting import PROBLEM, a
-from fedmime.aggregation.aggregator import PLAIN
+from deploy.quadratic import Quadratic, before
+from engine.setting import PROBLEM, a, o
+from fedmime.aggregation import wire
+from fedmime.aggregation.aggregator import PLAIN, Aggregator
+from fedmime.aggregation.encoder import GRADIENT, UPDATE
 from fedmime.aggregation.gate import Reason
+from fedmime.deploy import post
+from fedmime.deploy.affine_node import AffineNode
 from fedmime.deploy.layout import layout_of
-from fedmime.deploy.messages import Answer, Ask, opened, packed
+from fedmime.deploy.messages import Answer, Ask, Masked, Stage, opened, packed
 from fedmime.deploy.node import JaxNode
 from fedmime.deploy.protocol import Frame, pack
-from fedmime.deploy.replies import Asked, Inbox, Opener
+from fedmime.deploy.replies import Asked, Inbox, Opener, Reader
 from fedmime.deploy.transport import Failure
 from fedmime.engine.cohort import Member
 
+g = fm.aggregation
 EVERYBODY = {"cohort_size": 5}
 BAD = FIRST + 2
 
@@ -41,10 +50,11 @@ OPENER = Opener(layout_of(FEDAVG, MODEL), PLAIN, KEY, 10.0)
 RUN, NONCE = "0" * 32, "f" * 32
 
 
-def _inbox(nodes: int = 1) -> Inbox:
+def _inbox(nodes: int = 1, opener: Reader = OPENER, gradients: int = 0, train: bool = True) -> Inbox:
     """Asked are as many nodes, from `BAD` on, for the same."""
-    wanted = {BAD + i: Asked(i, Member(2 + i, 2, 1, 0, sends_gradient=True), NONCE, 0, True) for i in range(nodes)}
-    return Inbox(RUN, 0, wanted, {"update": nodes}, OPENER, lambda *_: None)
+    members = [Member(2 + i, 2, 1, 0, sends_gradient=True) for i in range(nodes)]
+    wanted = {BAD + i: Asked(i, member, NONCE, gradients, train) for i, member in enumerate(members)}
+    return Inbox(RUN, 0, wanted, dict.fromkeys(wanted[BAD].roles, nodes), opener, lambda *_: None)
 
 
 def _conversation(state: Path) -> tuple[JaxNode, bytes, bytes, bytes]:
@@ -159,41 +169,120 @@ class Clock:
             self.longest = max(self.longest, seconds)
 
 
-@HOW_MANY
-def test_no_message_upsets_the_server(many: str, fact) -> None:
-    """All of them come into one inbox, each from a node of its own; the sound reply that comes last still counts."""
-    reply, fates, count = _reply(), set(), MOST[many]
-    clock = Clock(lambda message: _inbox().take(BAD, message))
-    inbox, nodes = _inbox(2 * count), itertools.count(BAD)
+def _heard(inbox: Inbox, reply: bytes, count: int, clock: Clock) -> set[str]:
+    """Send changed replies into one inbox, each from a node of its own; gives what became of them.
+
+    The sound reply that comes last still counts.
+    """
+    fates: set[str] = set()
+    nodes = itertools.count(BAD)
 
     @settings(max_examples=count)
     @given(st.integers(0, 2**40))
     def holds(seed: int) -> None:
         node, mutated = next(nodes), _mutated(reply, seed)
-        before = dict(inbox.received), dict(inbox.refused), list(inbox.strays)
+        earlier = dict(inbox.received), dict(inbox.refused), list(inbox.strays)
         with clock(mutated):
             inbox.take(node, mutated)
-        received, refused, strays = inbox.received, inbox.refused, inbox.strays[len(before[2]) :]
-        new = [received[place] for place in received.keys() - before[0].keys()]
-        reasons = [refused[client] for client in refused.keys() - before[1].keys()]
+        received, refused, strays = inbox.received, inbox.refused, inbox.strays[len(earlier[2]) :]
+        new = [received[place] for place in received.keys() - earlier[0].keys()]
+        reasons = [refused[client] for client in refused.keys() - earlier[1].keys()]
         assert len(new) + len(reasons) + len(strays) == 1
-        assert all(received[place] is found for place, found in before[0].items())
-        assert before[1].items() <= refused.items()
+        assert all(received[place] is found for place, found in earlier[0].items())
+        assert earlier[1].items() <= refused.items()
         fates.update([reason.label for reason in [*reasons, *strays]] or ["accepted"])
-        for found in new:
-            send, add = found.update
-            flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(send)])
-            assert np.linalg.norm(flat) <= 10.0
-            assert jax.tree.leaves(add) == []
+        for message in [message for found in new for message in (*found.gradients, found.update)]:
+            flat = np.concatenate([np.zeros(1), *(np.ravel(leaf) for leaf in jax.tree.leaves(message))])
+            assert np.linalg.norm(flat) <= 10.0 * (1 + 1e-9)
 
     holds()
-    assert {"accepted", "structure", "size", "shape", "round", "weight", "not_finite", "norm"} <= fates
     last = next(nodes)
     inbox.take(last, reply)
     assert inbox.received[last - BAD].answer == opened(frame(reply), Answer)
     assert not inbox.complete
     clock.check()
+    return fates
+
+
+@HOW_MANY
+def test_no_message_upsets_the_server(many: str, fact) -> None:
+    clock = Clock(lambda message: _inbox().take(BAD, message))
+    fates = _heard(_inbox(2 * MOST[many]), _reply(), MOST[many], clock)
+    assert {"accepted", "structure", "size", "shape", "round", "weight", "not_finite", "norm"} <= fates
     fact("seconds for a fuzzed message at the server", clock.longest)
+
+
+FORMS: dict[str, tuple[Aggregator, int, bool]] = {  # how messages are encoded, and what is asked for
+    "a gradient": (PLAIN, 1, False),
+    "a gradient and an update": (PLAIN, 1, True),
+    "top_k": (g.chain(g.top_k(0.3)), 1, True),
+    "quantize": (g.chain(g.quantize(4)), 1, True),
+    "top_k, quantize": (g.chain(g.top_k(0.3), g.quantize(4)), 1, True),
+}
+BOTH = layout_of(a.mime_lite(o.momentum(), 0.1), MODEL)
+
+
+def _encoded(aggregator: Aggregator, gradients: int, train: bool) -> bytes:
+    """A sound reply of a client whose messages are encoded."""
+    parcels = [(BOTH.gradient, GRADIENT)] * gradients + [(BOTH.update, UPDATE)] * train
+    wires = [
+        post.send(aggregator, [np.full(s.shape, 0.5, s.dtype) for s in parcel.shapes], (), KEY, 2, 0, kind=kind).wire
+        for parcel, kind in parcels
+        if parcel is not None
+    ]
+    answer = Answer(RUN, 0, NONCE, 2, int(train), 0.5, 0.0, True, True)
+    return packed(answer, wire.pack(jax.device_get(wires)))
+
+
+@HOW_MANY
+@pytest.mark.parametrize("form", FORMS)
+def test_no_message_of_any_form_upsets_the_server(form: str, many: str) -> None:
+    aggregator, *asked_for = FORMS[form]
+    opener = Opener(BOTH, aggregator, KEY, 10.0)
+    clock = Clock(lambda message: _inbox(1, opener, *asked_for).take(BAD, message))
+    fates = _heard(_inbox(MOST[many], opener, *asked_for), _encoded(*FORMS[form]), MOST[many] // 2, clock)
+    assert {"accepted", "structure", "size", "shape", "round"} <= fates
+
+
+@HOW_MANY
+@pytest.mark.parametrize("stage", Stage)
+def test_no_masked_reply_upsets_the_server(stage: Stage, many: str) -> None:
+    """It counts or not; those of the others do, and the sum is revealed or given up."""
+    pytest.importorskip("flwr")
+    from deploy.secure.group import Group, random_levels
+    from fedmime.deploy.secure.backend import _Reader
+    from fedmime.deploy.secure.server import Aborted
+
+    group = Group(random_levels((2, 3, 4, 5)))
+    exchange = group.exchange()
+    for each in Stage:
+        replies = [group.answer(client, request) for client, request in exchange.requests().items()]
+        if each is stage:
+            break
+        for client, reply in zip(exchange.clients, replies, strict=True):
+            exchange.take(client, reply)
+        exchange.advance()
+    bad, *sound = [packed(Masked(RUN, 0, NONCE), reply) for reply in replies]
+    clock, fates = Clock(lambda message: _inbox(4, _Reader(copy.deepcopy(exchange))).take(BAD, message)), set()
+
+    @settings(max_examples=MOST[many] // 8)
+    @given(st.integers(0, 2**40))
+    def holds(seed: int) -> None:
+        tried, mutated = copy.deepcopy(exchange), _mutated(bad, seed)
+        inbox = _inbox(4, _Reader(tried))
+        with clock(mutated):
+            inbox.take(BAD, mutated)
+        fates.update([reason.label for reason in [*inbox.refused.values(), *inbox.strays]] or ["accepted"])
+        for node, reply in enumerate(sound, start=BAD + 1):
+            inbox.take(node, reply)
+        assert {1, 2, 3} <= inbox.received.keys()
+        with contextlib.suppress(Aborted):
+            tried.advance()
+            assert stage is not Stage.REVEAL or tried.total().clients == (2, 3, 4, 5)
+
+    holds()
+    assert {"accepted", "structure", "masks"} <= fates
+    clock.check()
 
 
 def _state(node: JaxNode, directory: Path) -> Any:
@@ -216,7 +305,7 @@ def test_no_message_upsets_a_node(many: str, tmp_path: Path, fact) -> None:
     def holds(seed: int, greeting: bool) -> None:
         nonlocal answers, refusals
         mutated = _mutated(hello if greeting else request, seed)
-        before = _state(node, tmp_path)
+        state = _state(node, tmp_path)
         with clock(mutated):
             found = frame(node.answer(mutated))
         assert found.kind in ("refusal", "answer", "profile")
@@ -225,7 +314,7 @@ def test_no_message_upsets_a_node(many: str, tmp_path: Path, fact) -> None:
             refusals += 1
             assert found.fields["words"].isprintable()
             if found.fields["reason"] not in ("data", "not_finite", "norm"):  # which computing shows
-                assert _state(node, tmp_path) == before
+                assert _state(node, tmp_path) == state
 
     node.answer(hello)
     node.answer(request)
@@ -237,6 +326,38 @@ def test_no_message_upsets_a_node(many: str, tmp_path: Path, fact) -> None:
     clock.check()
     fact("seconds for a fuzzed message at a node", clock.longest)
     fact("fuzzed requests that a node could still answer", answers)
+
+
+@HOW_MANY
+@pytest.mark.parametrize("algorithm", [a.mime(o.adam(), 0.05), a.scaffold(0.05)], ids=["mime", "scaffold"])
+def test_no_message_upsets_a_node_without_jax(algorithm: Any, many: str, tmp_path: Path) -> None:
+    begun = before(algorithm)
+    node, hello, requests = AffineNode(Quadratic(begun.columns), "a", tmp_path), greeting(begun), asks(begun)
+    clock = Clock(node.answer)
+
+    def sound() -> list[bytes]:
+        shelve(begun, tmp_path)  # a changed request may well have it forgotten
+        node.answer(hello)
+        return [node.answer(request) for request in requests]
+
+    @settings(max_examples=MOST[many] // 2)
+    @given(st.integers(0, 2**40), st.sampled_from([hello, *requests]))
+    def holds(seed: int, message: bytes) -> None:
+        mutated = _mutated(message, seed)
+        with clock(mutated):
+            found = frame(node.answer(mutated))
+        kinds.add(found.kind)
+        if found.kind == "refusal":
+            assert found.fields["words"].isprintable()
+        if found.kind == "profile":
+            sound()  # of the run that the other requests belong to
+
+    kinds: set[str] = set()
+    expected = sound()
+    holds()
+    assert kinds == {"refusal", "answer", "profile"}
+    assert sound() == expected
+    clock.check()
 
 
 def test_no_profile_upsets_the_roster() -> None:

@@ -120,6 +120,8 @@ def _local(args: Local) -> int:
 
     plan = planned(args)
     population = partition.regroup(plan.prepared.population, args.nodes)
+    if (largest := int(population.sizes.max())) > args.most_examples:
+        raise ConfigError(f"deploy: a node would have {largest:,} examples; give --most-examples {largest} or more")
 
     def orders(directory: Path) -> dict[str, Order]:
         return {name: order(population, name, directory, plan) for name in population.ids}
@@ -276,7 +278,12 @@ def _follow(args: Served, plan: Plan, running: Running) -> int:
         "run_dir": str(out.absolute()),
         "data_dir": None if args.data_dir is None else str(args.data_dir.absolute()),
         "saving": {"every": args.checkpoint_every, "keep": args.keep, "fresh": args.fresh},
-        "waiting": {"nodes": args.nodes, "joining": args.wait, "deadline": args.deadline},
+        "waiting": {
+            "nodes": args.nodes,
+            "joining": args.wait,
+            "deadline": args.deadline,
+            "most_examples": args.most_examples,
+        },
         "command": sys.argv,
         "secure": fields_of(plan.secure),
         "owners": str(owners),

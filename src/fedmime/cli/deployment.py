@@ -34,6 +34,8 @@ class Served(Masked, Saved):
     """Seconds that nodes have for each exchange of a round."""
     wait: float = 300.0
     """Seconds until so many nodes have to be there."""
+    most_examples: int = 1_000_000
+    """Examples that a node may claim to have, since they are its weight; a node with more is refused."""
 
 
 class Plan(NamedTuple):
@@ -56,6 +58,7 @@ def planned(args: Served) -> Plan:
     from fedmime.cli import session
     from fedmime.deploy.secure.suitable import check_terms
     from fedmime.deploy.terms import terms_of
+    from fedmime.engine.arguments import MOST_EXAMPLES
     from fedmime.engine.samplers import over_selected
     from fedmime.experiments import messages, recipes, tasks, train
     from fedmime.validation import NON_NEGATIVE, POSITIVE, count, real
@@ -63,6 +66,7 @@ def planned(args: Served) -> Plan:
     count("deploy", "nodes", args.nodes, least=1)
     real("deploy", "deadline", args.deadline, POSITIVE)
     real("deploy", "wait", args.wait, NON_NEGATIVE)
+    count("deploy", "most_examples", args.most_examples, 1, MOST_EXAMPLES)
     session.start()
     secure = masks(args)
     setting = setting_of(args)

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from fedmime.aggregation import wire
 from fedmime.aggregation.aggregator import Aggregator
 from fedmime.aggregation.encoder import GRADIENT, UPDATE
@@ -23,6 +25,7 @@ from fedmime.deploy.transport import Failure
 from fedmime.engine.cohort import Member
 from fedmime.vector import Vector
 
+_MOST_SCALAR = float(np.finfo(np.float32).max) / 2**24  # so that no sum over a cohort overflows
 _LABELS = {reason.label: reason for reason in (Reason.DATA, Reason.STRUCTURE, Reason.NOT_FINITE, Reason.MASKS)}
 
 
@@ -112,6 +115,9 @@ class Opener:
             words = "{} examples and {} steps"
             told = words.format(reply.examples, reply.steps)
             raise Verdict(Reason.WEIGHT, f"the client has {words.format(*expected)}, the reply says {told}")
+        if not (abs(reply.loss) <= _MOST_SCALAR and abs(reply.drift) <= _MOST_SCALAR):
+            words = f"its loss is {reply.loss:g} and its drift {reply.drift:g}, whose sums single precision cannot hold"
+            raise Verdict(Reason.NOT_FINITE, words)
         return Received(reply, *self.open(asked, payload))
 
     def open(self, asked: Asked, payload: bytes) -> tuple[tuple[Vector, ...], Any]:

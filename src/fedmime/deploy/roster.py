@@ -11,14 +11,18 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+from fedmime.aggregation.gate import Reason
 from fedmime.deploy.fleet import Registered, in_order
 from fedmime.deploy.messages import Hello, Profile, Refusal, is_a, opened, packed
 from fedmime.deploy.protocol import FrameError, unpack
+from fedmime.deploy.terms import examples_of_round
 from fedmime.deploy.transport import Failure, Transport
-from fedmime.errors import ClusterError
+from fedmime.engine.arguments import MOST_EXAMPLES
+from fedmime.errors import ClusterError, Stopped
 from fedmime.runs.notes import notes, warnings
 
 _PAUSE = 0.2  # seconds between looks at who is connected, while there are too few
+_SHORTEST, _LONGEST, _GROWTH = 5.0, 20.0, 2.0  # seconds that greeted nodes have before others are greeted, too
 Owners = Callable[[], Mapping[int, str]]
 """Gives the client to whom each node's key belongs, as far as keys are known now; other nodes are not spoken to yet."""
 
@@ -35,6 +39,8 @@ class Roster:
         obstacles: for dialects whose nodes cannot take part, the reason.
         pseudonym: what a client is called in logs, by its name.
         owners: whose keys nodes have; None where the server does not know.
+        most_examples: that a client may claim to have, since they are its weight.
+        stop: gives the number of a signal for which nobody is to be waited for any more, if there is one.
     """
 
     def __init__(
@@ -45,7 +51,10 @@ class Roster:
         obstacles: Mapping[str, str],
         pseudonym: Callable[[str], str],
         owners: Owners | None = None,
+        most_examples: int = MOST_EXAMPLES,
+        stop: Callable[[], int | None] | None = None,
     ) -> None:
+        self._most_examples, self._stop = most_examples, stop or (lambda: None)
         self._transport, self._hello, self._parameters = transport, hello, parameters
         self._obstacles, self._pseudonym = obstacles, pseudonym
         self._read_owners = owners
@@ -61,8 +70,11 @@ class Roster:
 
         Raises:
             ClusterError: there are fewer when the time is over.
+            Stopped: there is a signal to stop.
         """
         if not self.wait(lambda: len(self._profiles) >= nodes, time.monotonic() + seconds):
+            if number := self._stop():
+                raise Stopped(f"stopped by signal {number} while nodes were waited for", number)
             words = f"{len(self._profiles)} of {nodes} nodes joined within {seconds:g} s"
             raise ClusterError(f"deploy: {words}; start more of them, or wait for fewer")
         return in_order(Registered(p.client, p.examples, p.data) for p in self._profiles.values())
@@ -75,18 +87,25 @@ class Roster:
                 self._refuse(node, words)
 
     def wait(self, enough: Callable[[], bool], end: float) -> bool:
-        """Greet nodes as they come until there are enough of them, or the time is over; whether there are enough.
+        """Greet nodes as they come until there are enough of them; whether there are when the time is over.
+
+        A signal ends the wait, too. A node that stays silent is greeted again after a while, and does not keep others
+        from being greeted.
 
         Args:
             enough: looks at the roster.
             end: when the time is over, by the monotonic clock.
         """
         self._look()
+        patience = _SHORTEST
         while not enough():
-            for node, reply in self._exchange(end):
+            if self._stop():
+                return False
+            for node, reply in self._exchange(min(end - time.monotonic(), patience)):
                 self.meet(node, reply)
                 if enough():
                     return True
+            patience = min(patience * _GROWTH, _LONGEST)
             left = end - time.monotonic()
             if left <= 0:
                 return False
@@ -147,9 +166,9 @@ class Roster:
         self._greeted = {node: nonces for node, nonces in self._greeted.items() if node in connected}
         return connected
 
-    def _exchange(self, end: float) -> Iterator[tuple[int, bytes | Failure]]:
+    def _exchange(self, seconds: float) -> Iterator[tuple[int, bytes | Failure]]:
         requests = self.greetings()
-        return self._transport.exchange(requests, max(end - time.monotonic(), 0.0)) if requests else iter(())
+        return self._transport.exchange(requests, max(seconds, 0.0)) if requests else iter(())
 
     def _profile(self, reply: bytes, nonces: Collection[str]) -> Profile | None:
         """What a node says of itself; None if it answers something else. `FrameError` if it cannot take part."""
@@ -176,7 +195,7 @@ class Roster:
         return profile
 
     def _check(self, node: int, profile: Profile) -> None:
-        """Refuse a node that claims to speak for somebody else's client, or for more than one, or for a stranger."""
+        """Refuse a node that claims too many examples, or to speak for whom it must not."""
         name = self._pseudonym(profile.client)
         if self._owners.get(node, profile.client) != profile.client:
             raise FrameError(f"it has the key of {self._pseudonym(self._owners[node])} and claims to be {name}")
@@ -186,8 +205,20 @@ class Roster:
         before = self._profiles.get(node, profile)
         if before.client != profile.client:
             raise FrameError(f"it was {self._pseudonym(before.client)} and now claims to be {name}")
-        if words := self._foreign(profile):
+        if words := self._excess(profile.examples) or self._foreign(profile):
             raise FrameError(words)
+
+    def _excess(self, examples: int) -> str | None:
+        """Why a client has too many examples; None if it has not.
+
+        They are all that the server knows of them, and would be its weight for the whole run.
+        """
+        accepted = f"{Reason.WEIGHT.label}: it claims {examples:,} examples; accepted are at most"
+        if examples > self._most_examples:
+            return f"{accepted} {self._most_examples:,} (most_examples)"
+        if (taken := examples_of_round(self._hello, examples)) > MOST_EXAMPLES:
+            return f"{accepted} as many as a round takes {MOST_EXAMPLES:,} of, and it would take {taken:,}"
+        return None
 
     def _foreign(self, profile: Profile) -> str | None:
         """Why a client does not belong to the run that has begun; None if it does."""

@@ -27,6 +27,7 @@ from fedmime.deploy.secure.suitable import check_terms
 from fedmime.deploy.terms import Terms, public, terms_of
 from fedmime.deploy.transport import Transport
 from fedmime.engine import Gate, Info, Participation, Run, Saving
+from fedmime.engine.arguments import MOST_EXAMPLES
 from fedmime.engine.backends.randomized import draws_random_numbers
 from fedmime.engine.samplers import over_selected
 from fedmime.errors import ConfigError
@@ -42,24 +43,28 @@ _NONE = "0" * 32  # in place of an identity or a nonce that is not there yet
 
 @dataclasses.dataclass(frozen=True)
 class Waiting:
-    """How long a server waits for whom.
+    """For whom a server waits, and how long.
 
     Args:
         nodes: clients that must have joined before the first round; all that have joined by then belong to the run. By
             default as many as a round asks.
         joining: seconds to wait for them.
         deadline: seconds after which an exchange ends, whoever has replied.
+        most_examples: that a client may claim to have. Where weights follow from examples, nobody can check how many a
+            client has: the bound should not be much above the number that the largest one is known to have.
     """
 
     nodes: int | None = None
     joining: float = 600.0
     deadline: float = 600.0
+    most_examples: int = 1_000_000
 
     def __post_init__(self) -> None:
         if self.nodes is not None:
             count("waiting", "nodes", self.nodes, least=1)
         real("waiting", "joining", self.joining, NON_NEGATIVE)
         real("waiting", "deadline", self.deadline, POSITIVE)
+        count("waiting", "most_examples", self.most_examples, 1, MOST_EXAMPLES)
 
 
 EVERY_ROUND = Saving(every=1)
@@ -105,6 +110,7 @@ def run(
         waiting: for how many nodes to wait, and how long.
         run_dir: where the run is written; the same call goes on where an earlier one was broken off.
         saving: how often; after every round by default.
+        stop: as in `fm.simulate`; it is also called while nodes are waited for, and then ends the wait.
         secure: mask messages, so that the server learns sums only. Nodes that insist on masks must accept it.
     """
     epochs = 1 if epochs is None and steps is None else epochs
@@ -142,7 +148,7 @@ def run(
     terms = terms_of(algorithm, aggregation, problem, initial, check_secure("deploy", secure))
     hello = Hello(_NONE, _NONE, exact(), seed, batch_size, epochs, steps, drift, terms.configuration, None)
     hello = hello._replace(secure=fields_of(secure))
-    plan = _Plan(transport, terms, hello, cohort_size, taking, saving, waiting or Waiting(), test)
+    plan = _Plan(transport, terms, hello, cohort_size, taking, saving, waiting or Waiting(), test, None, stop)
     return _carried_out(plan, None if run_dir is None else Path(run_dir), begin)
 
 
@@ -188,7 +194,7 @@ def run_setting(
     rule = s.seed, s.batch, s.epochs, s.steps, s.drift
     told = public(s, task.name)
     hello = Hello(_NONE, _NONE, exact(), *rule, terms.configuration, told, secure=fields_of(secure))
-    plan = _Plan(transport, terms, hello, s.cohort, taking, saving, waiting or Waiting(), test, owners)
+    plan = _Plan(transport, terms, hello, s.cohort, taking, saving, waiting or Waiting(), test, owners, stop)
     return _carried_out(plan, None if run_dir is None else Path(run_dir), begin)
 
 
@@ -204,6 +210,7 @@ class _Plan(NamedTuple):
     waiting: Waiting
     test: Mapping[str, np.ndarray] | None
     owners: Owners | None = None
+    stop: Callable[[], int | None] | None = None
 
 
 Begin = Callable[[Fleet, Deployed, Path | None, bool], Run]
@@ -255,7 +262,8 @@ def _nodes(plan: _Plan) -> int:
 
 def _roster(plan: _Plan, secret: Secret, run_id: str) -> Roster:
     hello = plan.hello._replace(run=run_id, arrays=identity.shapes(plan.terms.model))
-    return Roster(plan.transport, hello, plan.terms.parameters, _obstacles(plan), secret.pseudonym, plan.owners)
+    known = plan.terms.parameters, _obstacles(plan), secret.pseudonym, plan.owners, plan.waiting.most_examples
+    return Roster(plan.transport, hello, *known, plan.stop)
 
 
 def _obstacles(plan: _Plan) -> dict[str, str]:

@@ -28,7 +28,7 @@ from fedmime.deploy.protocol import FrameError
 from fedmime.deploy.secure.contents import contribution_of
 from fedmime.deploy.secure.disclosures import Disclosures
 from fedmime.deploy.secure.masking import MOST_BESIDE, Contribution, Masking
-from fedmime.deploy.terms import Terms, schedule_of
+from fedmime.deploy.terms import Terms, examples_of_round, schedule_of
 from fedmime.engine.arguments import MOST_EXAMPLES
 from fedmime.engine.backends.backend import Answer as Found
 from fedmime.engine.backends.backend import Backend, Scalars, Work
@@ -118,7 +118,7 @@ class Session:
         self._layout = layout_of(terms.algorithm, terms.model)
         self._schedule, self._key = schedule_of(hello), run_key(hello.seed)
         self._steps = int(self._schedule.lengths(np.array([self._examples]))[0])
-        if (seen := self._steps * (hello.batch_size or self._examples)) > MOST_EXAMPLES:
+        if (seen := examples_of_round(hello, self._examples)) > MOST_EXAMPLES:
             raise Refused(Reason.FAILED, f"a round would take {seen:,} examples; accepted are {MOST_EXAMPLES:,}")
         server = jax.eval_shape(lambda model: terms.algorithm.init(model).server, terms.model)
         self._anchor = anchor_of(terms.algorithm, server)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from fedmime import named
 from fedmime.aggregation.aggregator import PLAIN, Aggregator
@@ -121,6 +122,12 @@ def built(setting: Mapping[str, Any], given: Mapping[str, str] | None = None) ->
             )
     found = renamed(found, {place: given["algorithm" if place == "algorithm" else "base"] for place in asked})
     return recipes.algorithm(found), messages.aggregator(found)
+
+
+def examples_of_round(hello: Hello, examples: int) -> int:
+    """How many examples a client that has so many takes in a round, repeated ones counted."""
+    steps = int(schedule_of(hello).lengths(np.array([examples]))[0])
+    return steps * (hello.batch_size or examples)
 
 
 def schedule_of(hello: Hello) -> Schedule:

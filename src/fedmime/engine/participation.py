@@ -31,7 +31,8 @@ class Participation:
         drop_out: probability that a client that was asked never reports.
         over_selection: clients that are asked, as a multiple of the cohort size, so that enough report; the first to
             arrive count.
-        minimum: fraction of the cohort size that must report; a round with fewer reports is abandoned.
+        minimum: fraction of the cohort size that must report; a round with fewer reports is abandoned. A report that
+            the gate refuses counts as one.
         rounds_per_day: rounds in 24 hours, for `"diurnal"`.
     """
 

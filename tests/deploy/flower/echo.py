@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from typing import Any
 
@@ -26,6 +27,13 @@ class Echo:
 
 
 def node(name: str) -> Echo:
+    return Echo(name)
+
+
+def talkative(name: str) -> Echo:
+    """A node whose code prints while it is built, as users' code may, by itself and in a process that it starts."""
+    print("what users print", flush=True)
+    subprocess.run(["echo", "what programs say"], check=True)
     return Echo(name)
 
 

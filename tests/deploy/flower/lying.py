@@ -60,6 +60,8 @@ FRAMES: Mapping[str, tuple[Callable[[Frame], bytes], str]] = {
     "infinity": (_filled(np.inf), "not_finite"),
     "1e30": (_filled(1e30), "norm"),
     "a NaN of a loss": (_field("loss", float("nan")), "structure"),
+    "a loss of 1.7e308": (_field("loss", 1.7e308), "not_finite"),
+    "a drift of -1e39": (_field("drift", -1e39), "not_finite"),
     "weight -5": (_field("examples", -5), "structure"),
     "weight 0": (_field("examples", 0), "structure"),
     "weight NaN": (_field("examples", float("nan")), "structure"),

@@ -96,7 +96,7 @@ def test_a_reply_that_flower_refuses_blocks_no_other() -> None:
 
 def test_the_records_of_a_reply_are_bounded_together() -> None:
     found = Deliveries(MOST)
-    take(found, announcement(records=3), taken())
+    take(found, announcement(records=3), taken(records=4))
     found.deliver(record("s", 1, 50_000))
     found.deliver(record("s", 2, 50_000))
     found.deliver(record("s", 2, 50_000))  # once more, because its sender has not heard of it
@@ -107,6 +107,17 @@ def test_the_records_of_a_reply_are_bounded_together() -> None:
             found.deliver(record(session, 1, 1))
     with pytest.raises(NotAllowed, match="it is no PushObjectRequest"):
         found.deliver(b"\xff\xff")
+
+
+def test_a_record_that_was_not_asked_for_is_refused() -> None:
+    """A node could otherwise have any number of them counted, each of which is remembered."""
+    found = Deliveries(MOST)
+    take(found, announcement(records=3), taken(records=2))
+    for k in (2, 3, 1000):
+        with pytest.raises(NotAllowed, match="is one that was asked for"):
+            found.deliver(record("s", k, 0))
+    found.deliver(record("s", 1, 10))
+    assert [len(sizes) for sizes in found._sizes.values()] == [2]
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

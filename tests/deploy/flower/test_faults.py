@@ -69,7 +69,7 @@ def test_a_reply_that_is_too_large_costs_its_sender(tmp_path: Path) -> None:
         grown = memory(superlink) - before
     assert history["clients"].tolist() == [3, 2, 3]
     assert grown < 100e6
-    assert "413" in (tmp_path / "logs" / "superlink.log").read_text()
+    assert "push-object, status 413" in (tmp_path / "logs" / "nodes.log").read_text()
 
 
 def test_a_fleet_that_is_gone_costs_rounds_and_no_model(tmp_path: Path) -> None:

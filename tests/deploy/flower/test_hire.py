@@ -167,6 +167,20 @@ def test_a_worker_that_cannot_start_says_why(place: Place) -> None:
     assert "No module named 'nowhere'" in (place.directory / "worker.log").read_text()
 
 
+def test_what_users_print_goes_to_the_log(place: Place) -> None:
+    order = Order("echo:talkative", {"name": "a"}, (HERE,))
+    assert hire.ask(order, place.directory, b"what", DEADLINE, place.owner.pid) == b"what"
+    log = (place.directory / "worker.log").read_text()
+    assert "what users print\n" in log
+    assert "what programs say\n" in log
+
+
+def test_a_process_that_has_just_ended_need_not_be_ended() -> None:
+    with subprocess.Popen(["true"]) as process:
+        pass
+    hire._end(process.pid)
+
+
 def test_a_directory_of_others_is_refused(place: Place) -> None:
     place.directory.mkdir(mode=0o777)
     place.directory.chmod(0o777)

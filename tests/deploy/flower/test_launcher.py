@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fedmime.deploy.flower import keeper, keys
+from fedmime.deploy.flower import keeper, keys, operate
 from fedmime.deploy.flower import launcher as launchers
 from fedmime.deploy.flower.launcher import Launcher
 from fedmime.deploy.flower.superlink import OPENING
@@ -106,6 +106,37 @@ def test_all_end_with_a_keeper_that_is_killed(tmp_path: Path) -> None:
     assert stranger.poll() is None
     stranger.kill()
     stranger.wait()
+
+
+def test_all_end_with_a_keeper_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is killed after a while, and the error for which the launcher ends is the one that is told."""
+    monkeypatch.setattr(launchers, "_ENDING", 2.0)
+    command, seen = tree(tmp_path)
+    launcher = Launcher(tmp_path / "logs")
+
+    def hang() -> None:
+        with launcher:
+            launcher.start("tree", command)
+            assert until(lambda: len(seen()) == 3)
+            os.kill(launcher._keeper.pid, signal.SIGSTOP)
+            raise ValueError("the first")
+
+    with pytest.raises(ValueError, match="the first"):
+        hang()
+    assert launcher._keeper.returncode == -signal.SIGKILL
+    assert not any(map(alive, seen()))
+    assert not launcher.directory.exists()
+
+
+def test_an_order_that_a_dead_keeper_did_not_take_hides_no_error(tmp_path: Path) -> None:
+    def order() -> None:
+        with Launcher(tmp_path / "logs") as launcher:
+            launcher._keeper.kill()
+            launcher._keeper.wait()
+            launcher.start("sleep", ["sleep", "600"])
+
+    with pytest.raises(ClusterError, match="keeps the others was ended"):
+        order()
 
 
 def test_children_die_with_a_keeper_that_is_killed(tmp_path: Path) -> None:
@@ -223,6 +254,25 @@ def test_nothing_is_started_at_a_superlink_without_a_guard(tmp_path: Path, monke
     refused = pytest.raises(ClusterError, match="no guard stands before the SuperLink")
     with Launcher(tmp_path / "logs") as launcher, refused:
         launchers.start_superlink(launcher, tmp_path / "server", launchers.LOOPBACK, port, 1000)
+
+
+def test_a_superlink_that_is_refused_does_not_stay_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one is tried, and the first may serve strangers."""
+    lines = tmp_path / "lines"
+    started = lambda: [int(line) for line in lines.read_text().split()] if lines.exists() else []
+
+    def start(launcher: Launcher, *_: object) -> str:
+        before = len(started())
+        launcher.start("superlink", ["sh", "-c", f"echo $$ >> {lines}; exec sleep 600"])
+        assert until(lambda: len(started()) > before)
+        if before < 2:
+            raise ClusterError("no guard stands before it")
+        return "control"
+
+    monkeypatch.setattr(operate, "start_superlink", start)
+    with Launcher(tmp_path / "logs") as launcher:
+        assert operate._superlink_anywhere(launcher, tmp_path, 1000)[0] == "control"
+        assert [alive(process) for process in started()] == [False, False, True]
 
 
 def test_nothing_is_reported_home(tmp_path: Path) -> None:

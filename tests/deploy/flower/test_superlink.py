@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,8 +60,8 @@ def served(guard: Guard, path: str, client: Any, headers: dict[str, str], server
 
 
 def guarded(app: Any = None, most: int = 1 << 30, ours: bool = True) -> Guard:
-    """A guard on a machine where all processes are ours, or none."""
-    return Guard(app or _app, most, lambda client, server: ours)
+    """A guard on a machine where all processes are ours, or none; requests are signed unless they say otherwise."""
+    return Guard(app or _app, most, lambda client, server: ours, lambda headers: b"unsigned" not in headers)
 
 
 async def _app(scope: Any, receive: Any, send: Any) -> None:
@@ -185,6 +186,15 @@ def test_keys_that_are_refused_leave_a_line(
     assert said == [f"no key is refused from 10.0.0.7: {path}, status {status}"] * lines
 
 
+def test_requests_that_are_too_large_leave_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    """At the pace of the audit: whoever sends many cannot fill the disk."""
+    caplog.set_level(logging.INFO, "fedmime.nodes")
+    guard = guarded(most=1000)
+    for _ in range(5):
+        assert served(guard, "/v1/fleet/push-object", ELSEWHERE, {"content-length": "100000"}) == 413
+    assert [record.message for record in caplog.records] == ["no key is refused from 10.0.0.7: push-object, status 413"]
+
+
 _START = """
 import os, uvicorn
 from flwr.superlink import cli
@@ -192,10 +202,11 @@ from fedmime.deploy.flower import superlink
 
 def run(app, **options):
     names = sorted(name for name in options if name != "http")
+    print(options["access_log"], options["log_level"])
     print(type(app).__name__, options["proxy_headers"], options["limit_concurrency"] >= 100, options["host"], names)
 
 uvicorn.run = run
-cli.flower_superlink = lambda: uvicorn.run(app=None, host="a")
+cli.flower_superlink = lambda: uvicorn.run(app=None, host="a", access_log=True)
 print(*sorted(set(os.environ) & set(superlink.OPENING)))
 superlink.main()
 print(*sorted(set(os.environ) & set(superlink.OPENING)))
@@ -210,7 +221,8 @@ def test_how_the_guard_is_put_before_the_superlink() -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.splitlines() == [
         " ".join(sorted(OPENING)),
-        "Guard False True a ['host', 'limit_concurrency', 'proxy_headers']",
+        "False error",
+        "Guard False True a ['access_log', 'host', 'limit_concurrency', 'log_level', 'proxy_headers']",
         "",
     ], done.stderr
 
@@ -296,9 +308,54 @@ def test_little_is_read_before_a_key_was_accepted() -> None:
     assert served(guard, "/v1/fleet/activate-node", ELSEWHERE, small) == 200
     assert asked(guard, path, ELSEWHERE, large).status == 403  # it was read
     assert served(guard, path, ELSEWHERE, large | {"flwr-public-key": "other"}) == 401
-    statuses[0] = 401  # the key is revoked
-    assert asked(guard, "/v1/fleet/pull-messages", ELSEWHERE, small).status == 401
+    assert served(guard, path, ELSEWHERE, large | {"unsigned": ""}) == 401
+    statuses[0] = 401
+    assert asked(guard, "/v1/fleet/pull-messages", ELSEWHERE, small | {"unsigned": ""}).status == 401
+    assert asked(guard, path, ELSEWHERE, large).status == 403  # whoever knows a key cannot shut it out
+    assert asked(guard, "/v1/fleet/pull-messages", ELSEWHERE, small).status == 401  # the key is revoked
     assert served(guard, path, ELSEWHERE, large) == 401
+
+
+def test_a_key_has_few_large_requests_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them is read into memory, and there may be thousands of connections."""
+    monkeypatch.setattr(superlink, "_ARRIVING", 0.3)
+    guard, path = guarded(), "/v1/fleet/push-object"
+    for key in ("k", "other"):
+        accepted = {"content-length": "10", "flwr-public-key": key}
+        assert served(guard, "/v1/fleet/activate-node", ELSEWHERE, accepted) == 200
+
+    async def at_one_time(*keys: str) -> list[int]:
+        made = {Web(stall=True): key for key in keys}
+        scope = {"type": "http", "path": path, "client": ELSEWHERE, "server": SERVER}
+        length = (b"content-length", b"%d" % PART)
+        own = {web: scope | {"headers": [length, (b"flwr-public-key", key.encode())]} for web, key in made.items()}
+        await asyncio.gather(*(guard(own[web], web.receive, web.send) for web in made))
+        return sorted(web.status for web in made)
+
+    assert asyncio.run(at_one_time(*["k"] * 6)) == [408] * 4 + [503] * 2
+    assert asyncio.run(at_one_time(*["k", "other"] * 4)) == [408] * 8
+    assert not guard._large
+
+
+def test_signatures_are_those_of_flower() -> None:
+    pytest.importorskip("flwr")
+    import httpx
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    key, other = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    signed: list[dict[bytes, bytes]] = []
+    for private in (key, other):
+        found: Any = NodeAuthHttpInterceptor(private, key.public_key())
+        request = httpx.Request("POST", "https://a/v1/fleet/push-object")
+        found.intercept(SimpleNamespace(request=request), lambda _: None)
+        signed.append(dict(request.headers.raw))
+    one, forged = ({name.lower(): value for name, value in each.items()} for each in signed)
+    assert superlink._is_signed(one)
+    assert not superlink._is_signed(forged)
+    assert not superlink._is_signed(one | {b"flwr-timestamp": b"2030-01-01T00:00:00+00:00"})
+    assert not superlink._is_signed(one | {b"flwr-public-key": b"?"})
+    assert not superlink._is_signed({name: value for name, value in one.items() if name != b"flwr-signature"})
 
 
 def test_a_reply_announces_no_more_records_than_the_largest_message_has() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -100,6 +101,22 @@ def test_the_server_gets_the_sum_of_the_rounded_messages_bit_for_bit(monkeypatch
     for number, (levels, _) in enumerate(totals):
         sent = [row.entries.view(np.int32).astype(np.int64) for row in rows[4 * number : 4 * number + 4]]
         np.testing.assert_array_equal(levels, np.sum(sent, axis=0))
+
+
+@pytest.mark.parametrize("lie", [-1e9, 1e9])
+def test_one_client_cannot_move_a_clipping_norm_anywhere(lie: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every sum one of four members claims to stand for very many clipped messages, or unclipped ones."""
+    inner, calls = masking.words_of_parts, itertools.count()
+
+    def lying(messages: Any, scalars: Sequence[float], *others: Any) -> Words:
+        told = [*scalars[:2], lie, lie] if next(calls) % 4 == 0 else scalars
+        return inner(messages, told, *others)
+
+    monkeypatch.setattr(masking, "words_of_parts", lying)
+    private = g.gaussian(0.1, 0.5, gradient_clip=0.5, quantile=0.5)
+    run = secure_run(MIME, private, rounds=3, weights="uniform")
+    np.testing.assert_array_equal(run.history["clipped"], 1.0 if lie < 0 else 0.0)
+    assert np.abs(np.diff(np.log(run.history["clip_norm"]))).max() < 0.3
 
 
 def _kinds(replies: Sequence[Reply]) -> set[str]:

@@ -70,7 +70,7 @@ class Deliveries:
         found = _parsed(PushMessagesResponse, response)
         if digest is not None and found.objects_to_push:
             _remember(self._stored, asked, digest)
-            _remember(self._sizes, found.session_id, {})
+            _remember(self._sizes, found.session_id, dict.fromkeys(found.objects_to_push, 0))
 
     def forget(self, asked: str) -> None:
         """The announcement was taken or not."""
@@ -88,8 +88,10 @@ class Deliveries:
         sizes = self._sizes.get(request.session_id)
         if sizes is None:
             raise NotAllowed("a record belongs to a reply that was announced")
+        if request.object_id not in sizes:
+            raise NotAllowed("a record is one that was asked for after its reply was announced")
         size = len(request.object_content)
-        if (total := sum(sizes.values()) - sizes.get(request.object_id, 0) + size) > self._most:
+        if (total := sum(sizes.values()) - sizes[request.object_id] + size) > self._most:
             raise NotAllowed(f"a reply of {total} bytes is too large, accepted are at most {self._most}")
         sizes[request.object_id] = size
 

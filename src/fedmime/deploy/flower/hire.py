@@ -78,7 +78,7 @@ def _known(order: Order, directory: Path, end: float) -> socket.socket | None:
         _end(channel.peer(connection).process)
     except TimeoutError:  # it hangs
         _end(channel.peer(connection).process)
-    except (ConnectionError, ProcessLookupError):  # it has just ended by itself
+    except ConnectionError:  # it has just ended by itself
         pass
     connection.close()
     return None
@@ -104,8 +104,7 @@ def _started(order: Order, directory: Path, end: float, owner: int) -> socket.so
         ready = select.select([told_back], [], [], _left(end))[0] and told_back.readline() == READY
     connection = _known(order, directory, end) if ready else None
     if connection is None:
-        with contextlib.suppress(ProcessLookupError):
-            _end(worker.pid)
+        _end(worker.pid)
         worker.wait(_GRACE)
         raise WorkerFailed("the worker does not start; its log on the client tells why")
     worker.returncode = 0  # it is meant to outlive this process, which therefore does not wait for it
@@ -113,15 +112,16 @@ def _started(order: Order, directory: Path, end: float, owner: int) -> socket.so
 
 
 def _end(process: int) -> None:
-    """End a process: first it is asked to, then it is made to."""
-    handle = os.pidfd_open(process)
-    try:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            signal.pidfd_send_signal(handle, number)
-            if select.select([handle], [], [], _GRACE)[0]:
-                return
-    finally:
-        os.close(handle)
+    """End a process, if it has not ended by itself: first it is asked to, then it is made to."""
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(process)
+        try:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                signal.pidfd_send_signal(handle, number)
+                if select.select([handle], [], [], _GRACE)[0]:
+                    return
+        finally:
+            os.close(handle)
 
 
 def _left(end: float) -> float:

@@ -65,9 +65,13 @@ class Launcher:
         assert self._keeper.stdin is not None
         assert self._keeper.stdout is not None
         try:
-            self._keeper.stdin.close()
-            self._keeper.wait(_ENDING)
+            with contextlib.suppress(BrokenPipeError):  # an order that a dead keeper did not take
+                self._keeper.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._keeper.wait(_ENDING)
         finally:
+            self._keeper.kill()  # if it has not ended in time
+            self._keeper.wait()
             self._keeper.stdout.close()
             if self._keeper.returncode:  # it was killed, and what left its children lives on
                 _end_marked(f"{_MARK}={self._mark}".encode())

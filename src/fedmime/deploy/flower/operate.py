@@ -81,6 +81,7 @@ def _superlink_anywhere(launcher: Launcher, home: Path, most: int) -> tuple[Cont
         try:
             control = start_superlink(launcher, home, LOOPBACK, port, most)
         except ClusterError:
+            launcher.end("superlink")  # it may have come late, or serve whom it should not
             if not left:
                 raise
         else:

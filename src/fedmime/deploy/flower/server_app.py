@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NUMBERS = ("rounds", "cohort_size", "batch_size", "epochs", "steps", "seed", "evaluate_every", "run_dir")
 _OF_SETTING = _NUMBERS[:-1]
 _FIELDS = {"cohort_size": "cohort", "batch_size": "batch"}  # what a setting calls them
-_WAITING = ("nodes", "joining", "deadline")
+_WAITING = ("nodes", "joining", "deadline", "most_examples")
 
 
 def server_app(
@@ -39,8 +39,8 @@ def server_app(
 
     The run is that of `fm.simulate` with the nodes for clients: the same loop, run directory, checkpoints and exact
     resume. What the run's configuration (`[tool.flwr.app.config]`, `flwr run -c`) says of `rounds`, `cohort-size`,
-    `batch-size`, `epochs`, `steps`, `seed`, `evaluate-every`, `run-dir`, `nodes`, `joining` and `deadline` counts more
-    than what is given here.
+    `batch-size`, `epochs`, `steps`, `seed`, `evaluate-every`, `run-dir`, `nodes`, `joining`, `deadline` and
+    `most-examples` counts more than what is given here.
 
     Args:
         algorithm: gives the algorithm, the same as the clients'.
@@ -52,7 +52,8 @@ def server_app(
         secure: gives an `fm.deploy.SecureSum`, with which clients mask their messages and the server learns sums only.
         test: gives columns of the server's own test set, if it has one.
         options: further arguments of `fm.simulate`, and `nodes` (clients that must have joined before the first round;
-            by default the cohort), `joining` (seconds to wait for them) and `deadline` (seconds of an exchange).
+            by default the cohort), `joining` (seconds to wait for them), `deadline` (seconds of an exchange) and
+            `most_examples` (that a client may claim to have; by default a million).
     """
     from flwr.serverapp import ServerApp
 

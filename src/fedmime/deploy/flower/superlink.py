@@ -14,6 +14,7 @@ else, because how it is put before the SuperLink depends on Flower's insides.
 from __future__ import annotations
 
 import asyncio
+import base64
 import collections
 import ipaddress
 import json
@@ -21,7 +22,7 @@ import logging
 import os
 import resource
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,9 @@ _EACH = 80  # bytes by which a reply's announcement grows with each of its recor
 _ARRIVING = 120.0  # seconds that a request has to arrive
 _SILENT = 20.0  # seconds that a connection has for its first request
 _CONNECTIONS, _KEYS = 8192, 1 << 14
+_TOO_LARGE = 413
+_KEY, _TIME, _SIGNATURE = b"flwr-public-key", b"flwr-timestamp", b"flwr-signature"  # headers of Flower
+_AT_A_TIME = 4  # large requests of one key; nodes deliver two records at a time
 _UNSIGNED, _NOT_ACTIVATED = 401, (_FLEET + "activate-node", 412)  # how Flower refuses keys
 OPENING = (
     "FLWR_INTERNAL_GRPC_CONTROL_API",
@@ -68,16 +72,22 @@ class Guard:
         app: the SuperLink.
         most: bytes of the largest message that nodes may send.
         ours: whether the process behind a connection belongs to this user, by both of its ends.
+        signed: whether the key that a request names has signed it, by its headers.
     """
 
     def __init__(
-        self, app: App, most: int = _MOST, ours: Callable[[peers.End, peers.End], bool] = peers.same_user
+        self,
+        app: App,
+        most: int = _MOST,
+        ours: Callable[[peers.End, peers.End], bool] = peers.same_user,
+        signed: Callable[[Mapping[bytes, bytes]], bool] | None = None,
     ) -> None:
-        self._app, self._most, self._ours = app, most, ours
+        self._app, self._most, self._ours, self._signs = app, most, ours, signed or _is_signed
         self._largest = min(most, PART) + _BESIDE  # record
         self._announced = _BESIDE + _EACH * (most // PART)
         self._deliveries, self._refusals = Deliveries(most), audit.Refusals()
         self._signed: collections.OrderedDict[bytes, None] = collections.OrderedDict()  # keys that Flower has accepted
+        self._large: collections.Counter[bytes] = collections.Counter()  # large requests at this moment, by key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or refuse it."""
@@ -106,10 +116,27 @@ class Guard:
     async def _fleet(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve or refuse a request of a node."""
         headers = dict(scope["headers"])
-        key = headers.get(b"flwr-public-key", b"")
+        key = headers.get(_KEY, b"")
         if (refused := self._unbounded(scope["path"], headers)) is not None:
+            if refused[0] == _TOO_LARGE:
+                self._note(scope, key, _TOO_LARGE)
             await _say(send, refused[0], {"detail": refused[1]})
-            return
+        elif int(headers[b"content-length"]) <= _BESIDE:
+            await self._bounded(scope, receive, send, headers)
+        elif not await asyncio.to_thread(self._signs, headers):
+            await _say(send, _UNSIGNED, {"detail": "a node signs what it delivers"})
+        elif self._large[key] >= _AT_A_TIME:
+            await _say(send, 503, {"detail": f"a node delivers at most {_AT_A_TIME} records at a time"})
+        else:
+            self._large[key] += 1
+            try:
+                await self._bounded(scope, receive, send, headers)
+            finally:
+                self._large[key] -= 1
+                self._large += collections.Counter()  # keeps only those above zero
+
+    async def _bounded(self, scope: Scope, receive: Receive, send: Send, headers: Mapping[bytes, bytes]) -> None:
+        """Read a request of a node, which is not too large, and serve it."""
         try:
             async with asyncio.timeout(_ARRIVING):
                 body = await _body(receive)
@@ -125,7 +152,7 @@ class Guard:
         except NotAllowed as error:
             await _say(send, 403, {"detail": str(error)})
             return
-        deliveries = self._deliveries
+        deliveries, key = self._deliveries, headers.get(_KEY, b"")
         heard = _Heard(send, None if asked is None else lambda said: deliveries.announced(asked, said))
         try:
             await self._app(scope, _again(body, receive), heard)
@@ -137,9 +164,14 @@ class Guard:
                 if len(self._signed) > _KEYS:
                     self._signed.popitem(last=False)
             if heard.status == _UNSIGNED or (scope["path"], heard.status) == _NOT_ACTIVATED:
-                self._signed.pop(key, None)
-                address, what = str((scope.get("client") or "?")[0]), scope["path"].removeprefix(_FLEET)
-                self._refusals.add(key, address, what[:40], heard.status)
+                if await asyncio.to_thread(self._signs, headers):  # others cannot shut a key out by naming it
+                    self._signed.pop(key, None)
+                self._note(scope, key, heard.status)
+
+    def _note(self, scope: Scope, key: bytes, status: int) -> None:
+        """Write down that a request of a node was refused."""
+        address, what = str((scope.get("client") or "?")[0]), scope["path"].removeprefix(_FLEET)
+        self._refusals.add(key, address, what[:40], status)
 
     def _unbounded(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
         """The status with which a request is refused because of its length, and why.
@@ -151,10 +183,21 @@ class Guard:
             return 411, "a request has to state its length"
         most = self._largest if path == _DELIVER else self._announced
         if int(stated) > most:
-            return 413, f"a request of {int(stated)} bytes is too large, accepted are at most {most}"
-        if int(stated) > _BESIDE and headers.get(b"flwr-public-key", b"") not in self._signed:
+            return _TOO_LARGE, f"a request of {int(stated)} bytes is too large, accepted are at most {most}"
+        if int(stated) > _BESIDE and headers.get(_KEY, b"") not in self._signed:
             return 401, "a node says who it is before it delivers anything"
         return None
+
+
+def _is_signed(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether the key that a request names has signed its time, as Flower finds out when it has read all of it."""
+    from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+
+    try:
+        key, signature = (base64.b64decode(headers[name], validate=True) for name in (_KEY, _SIGNATURE))
+        return verify_signature(bytes_to_public_key(key), headers[_TIME], signature)
+    except (KeyError, ValueError, TypeError):
+        return False
 
 
 class _Heard:
@@ -257,7 +300,8 @@ def main() -> None:
     audit.LOG.setLevel(logging.INFO)
     audit.LOG.propagate = False
     serve = uvicorn.run
-    bounds = {"proxy_headers": False, "limit_concurrency": _connections(), "http": _impatient()}
+    quiet = {"access_log": False, "log_level": "error"}  # no line for each request of a stranger; `audit.py` has some
+    bounds = {"proxy_headers": False, "limit_concurrency": _connections(), "http": _impatient(), **quiet}
     uvicorn.run = lambda app, **options: serve(Guard(app, most), **(options | bounds))
     flower_superlink()
 

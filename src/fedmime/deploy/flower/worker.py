@@ -89,7 +89,12 @@ def _looks(place: Path) -> list[list[Any]]:
 
 
 def main() -> None:
-    """Read an order, build the node, and serve it."""
+    """Read an order, build the node, and serve it.
+
+    What the node's own code prints goes to the log: the standard output is for one line.
+    """
+    output = os.dup(1)
+    os.dup2(2, 1)
     told = json.loads(sys.stdin.readline())
     directory = Path(told["directory"])
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
@@ -99,8 +104,8 @@ def main() -> None:
     node = order.build()
     listener = channel.listen(directory / SOCKET)
     _LOG.info("ready")
-    os.write(1, READY)
-    os.dup2(2, 1)  # nobody reads the rest
+    os.write(output, READY)
+    os.close(output)
     serve(listener, node, identity)
 
 

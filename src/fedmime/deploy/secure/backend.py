@@ -213,19 +213,19 @@ class SecureBackend(DeployedBackend):
 
     def _answer(self, current: Round, offer: Offer, sums: Sequence[_Sum]) -> Answer:
         """The answer to the engine: at most one group has sent gradients, and at most one has trained."""
-        work, share, unclipped = offer.work, 0.0, 0.0
+        work, share, unclipped = offer.work, 0.0, 0
         gradients: tuple[Vector, ...] = ()
         totals = None
         for members, messages, scalars in sums:
             if messages.gradients:
-                gradients, unclipped = messages.gradients, scalars.gradients_unclipped
+                gradients, unclipped = messages.gradients, _counted(scalars.gradients_unclipped, members)
                 share = float(sum(work.gradient_shares[each.place] for each in members))
                 current.probed = {each.place for each in members}
             if messages.update is not None:
                 totals = _totals(work, members, messages.update, scalars)
                 current.trained += [each.member.client for each in members]
         heard = len(current.heard)
-        return Answer(gradients, share, totals, heard, lambda: current.refused, round(unclipped), current.strays)
+        return Answer(gradients, share, totals, heard, lambda: current.refused, unclipped, current.strays)
 
 
 def _totals(work: Work, members: Sequence[Asked], update: Any, scalars: MaskedScalars) -> Totals:
@@ -233,10 +233,18 @@ def _totals(work: Work, members: Sequence[Asked], update: Any, scalars: MaskedSc
     weights = [float(work.update_shares[each.place]) for each in members]
     steps = [each.member.steps for each in members]
     weighted = sum(w * k for w, k in zip(weights, steps, strict=True))
-    unclipped = round(scalars.update_unclipped)
+    unclipped = _counted(scalars.update_unclipped, members)
     own = engine.Scalars(sum(weights), scalars.loss, scalars.drift, sum(steps), weighted, len(members), unclipped)
     send, add = update
     return Totals(send, add, jnp.stack([jnp.asarray(scalar, float) for scalar in own]))
+
+
+def _counted(total: float, members: Sequence[Asked]) -> int:
+    """How many members a sum counts, to each of which belongs 0 or 1: what one adds beyond that is cut off.
+
+    An adaptive clipping norm follows it, and a single client could otherwise move that norm anywhere in one round.
+    """
+    return min(max(round(total), 0), len(members))
 
 
 def _by_role(wanted: Sequence[Asked]) -> list[list[Asked]]:
