@@ -22,6 +22,7 @@ from fedmime.engine.backends.ray.handshake import Facts, Subject
 from fedmime.engine.backends.ray.seat import Options, Seat
 from fedmime.engine.backends.ray.worker import Answer, Task, Worker
 from fedmime.errors import ClusterError, ConfigError
+from fedmime.kernels import build
 from fedmime.runs.notes import notes, warnings
 
 LOOK = 1.0  # seconds between looks at workers that do not answer
@@ -171,6 +172,7 @@ class Crew:
         variables = {
             "JAX_NUM_CPU_DEVICES": str(options.cores),
             "JAX_ENABLE_X64": str(int(self._facts.float64)),
+            build.SWITCH: str(int(self._facts.kernels)),
             "OMP_NUM_THREADS": str(options.cores),
         }
         if path := os.environ.get("PYTHONPATH"):
