@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import secrets
+import select
 import signal
 import socket
 import subprocess
@@ -33,7 +34,8 @@ _QUIET = {
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # errors are looked at when a round asks for its answers
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-_PATIENCE = 30.0  # seconds that a Ray of our own has to end
+_START = 120.0  # seconds that a Ray of our own has to start
+_PATIENCE = 30.0  # seconds that it has to end
 
 
 def check(address: str | None) -> None:
@@ -172,6 +174,9 @@ def _started(what: str) -> tuple[subprocess.Popen[str], dict[str, str]]:
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     process = subprocess.Popen(command, **pipes, text=True, start_new_session=True)  # noqa: S603
     assert process.stdout is not None
+    if not select.select([process.stdout], [], [], _START)[0]:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process, {"error": f"it has not answered within {_START:g} seconds"}
     return process, json.loads(process.stdout.readline() or '{"error": "it has ended without a word"}')
 
 
