@@ -79,6 +79,20 @@ def test_whether_the_head_answers() -> None:
         joined._connect(":".join(map(str, joined._head)))
 
 
+def test_a_process_that_has_lost_its_head_does_not_join_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray cannot be shut down without its head, so it stays initialized."""
+    import ray
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        head = ":".join(map(str, server.getsockname()))
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address=head))
+    monkeypatch.setattr(ray, "shutdown", lambda: pytest.fail("it would wait for the head"))
+    monkeypatch.setattr(cluster, "_check_token", lambda: None)
+    with pytest.raises(fm.ClusterError, match=r"^ray: the head .* connected to is lost; start a new process$"):
+        Cluster().take(None)
+
+
 def test_a_ray_that_does_not_start_in_time_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With the processes that it has started."""
     file, started = tmp_path / "head.py", tmp_path / "started"

@@ -85,10 +85,12 @@ class Cluster:
                     self._connect(address)
                 _check_token()
                 host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+                self._head = host, int(port)
+                if not (self._ours or self.alive()):  # the process was connected before, and cannot end that: `_end`
+                    raise ClusterError("ray: the head that this process was connected to is lost; start a new process")
             except BaseException:
                 self._end()
                 raise
-            self._head = host, int(port)
         self._users += 1
 
     def release(self) -> None:
