@@ -95,7 +95,7 @@ class Method(NamedTuple):
 
 
 FEDAVG = Method("FedAvg", (Phase(1, 1, True),))
-MIME = Method("Mime", (Phase(1, 1, False), Phase(3, 1, True)))  # x; then x, the mean gradient and the momentum
+MIME = Method("Mime", (Phase(1, 1, False), Phase(2, 1, True)))  # x; then the mean gradient and the momentum
 METHODS = (FEDAVG, MIME)
 
 

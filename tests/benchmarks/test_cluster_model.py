@@ -56,7 +56,7 @@ def test_a_round_by_hand():
     found = with_ray(Setup(MIME, MODEL, [20, 5, 10]), constants, 3, network)
     size, small = 4e6, 1e-9
     assert found.dispatch == pytest.approx(1 + 2 * (2 + 3 * 0.5) + 3 * 0.1)
-    assert found.broadcast == pytest.approx(4 * size * 3e-6 + 2 * 0.5 + 4 * size / 1e6, rel=small)  # one machine more
+    assert found.broadcast == pytest.approx(3 * size * 3e-6 + 2 * 0.5 + 3 * size / 1e6, rel=small)  # one machine more
     assert found.compute == pytest.approx(0.25 + 2 * 0.02 + 20 * 0.001)  # a client for each worker
     assert found.gather == pytest.approx(2 * size * (3e-6 + 3e-7) + 2 * 0.5 + 2 * size / 1e6, rel=small)
     assert found.sum == pytest.approx(3 * 2 * size * 2e-7)

@@ -6,6 +6,8 @@ import dataclasses
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from fedmime.errors import ClusterError, ConfigError
 from fedmime.experiments import grid, sweep_share
 from fedmime.experiments.setting import Setting
 from fedmime.experiments.sweep import Swept, sweep
-from fedmime.experiments.sweep_ray import OnRay, ShareActor
+from fedmime.experiments.sweep_ray import Actors, OnRay, ShareActor
 from fedmime.experiments.sweep_rounds import Lockstep
 from fedmime.experiments.sweep_spread import Spread
 from fedmime.experiments.sweep_trial import Shelf
@@ -86,3 +88,18 @@ def test_workers_without_the_directory_or_with_other_versions_are_refused(tmp_pa
         ShareActor().hello(ours, str(tmp_path / "mark"))
     with pytest.raises(ConfigError, match=r"has numpy '.*', the driver has '1.0'"):
         ShareActor().hello(ours._replace(numpy="1.0"), str(tmp_path))
+
+
+def test_actors_claim_what_workers_of_a_run_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With two GPUs there is room for two of three actors, each with a device of its own."""
+    import ray
+
+    claimed: list[dict[str, Any]] = []
+    actors = SimpleNamespace(remote=lambda: SimpleNamespace(hello=SimpleNamespace(remote=lambda *_: object())))
+    monkeypatch.setattr(
+        ray, "remote", lambda _: SimpleNamespace(options=lambda **given: claimed.append(given) or actors)
+    )
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": 2.0})
+    monkeypatch.setattr(Actors, "_answers", lambda *_: [])
+    started = Actors(fm.backends.ray(workers=3, address="10.0.0.1:6379", cores_per_worker=2), "", tmp_path)
+    assert (claimed[0]["num_cpus"], claimed[0]["num_gpus"], started.count) == (2, 1, 2)

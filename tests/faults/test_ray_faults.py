@@ -83,6 +83,18 @@ def test_a_run_without_its_ray_goes_on_here(algorithm: str, victim: str, code: i
     assert "was computed on 2 devices and goes on with 1 device" in told
 
 
+@pytest.mark.slow
+def test_a_killed_run_leaves_no_process_of_its_ray(tmp_path: Path) -> None:
+    run = _fedmime([*TRAIN, *LONG, "--backend", "ray", "--out", tmp_path / "run"])
+    _await(run, lambda: len(_rows(tmp_path / "run")) >= 2)
+    processes = psutil.Process(run.pid).children(recursive=True)
+    assert any("raylet/raylet" in word for process in processes for word in process.cmdline())
+    os.kill(run.pid, signal.SIGKILL)
+    assert "was ended suddenly" in run.communicate(timeout=120)[1]
+    psutil.wait_procs(processes, timeout=60)
+    assert not [process for process in processes if process.is_running()]
+
+
 @pytest.fixture
 def cluster() -> Iterator[subprocess.Popen[str]]:
     """The script that has the cluster, whose environment has the token."""
@@ -125,6 +137,15 @@ def test_machines_join_and_leave(cluster: subprocess.Popen[str], tmp_path: Path,
     _ended([*asked, "--rounds", len(_rows(path)), "--out", tmp_path / "local"])
     ours, theirs = (fm.Run.load(each).history["loss"] for each in (path, tmp_path / "local"))
     assert ours.tobytes() == theirs.tobytes()
+
+
+@pytest.mark.slow
+def test_a_wrong_token_is_one_line(cluster: subprocess.Popen[str], tmp_path: Path) -> None:
+    address = cluster.stdout.readline().strip()
+    run = _fedmime([*TRAIN, "--backend", "ray", "--ray-address", address, "--out", tmp_path], RAY_AUTH_TOKEN="b" * 64)
+    told = run.communicate(timeout=200)[1]
+    words = f"fedmime: ray: {address!r} refuses the token; take the one of the cluster (docs/cluster.md)\n"
+    assert (run.returncode, told) == (2, words)
 
 
 def test_nobody_at_an_address_is_one_line(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from fedmime.experiments.sweep_processes import variables
 from fedmime.experiments.sweep_rounds import Stop
 from fedmime.experiments.sweep_share import train_share
 from fedmime.experiments.sweep_spread import Answer, Share
+from fedmime.kernels import build
 
 _STRETCH = 5.0  # seconds
 _LOOK = 1.0  # seconds between looks at the head
@@ -73,19 +74,15 @@ class Actors:
     def __init__(self, specification: Ray, job: str, directory: Path) -> None:
         import ray
 
-        self._job, self._deadline, here = job, specification.deadline, specification.address is None
-        cores = specification.cores_per_worker
-        actor: Any = ray.remote(ShareActor).options(
-            num_cpus=0 if here else cores,  # in a Ray of our own any number of workers fits
-            max_restarts=0,
-            max_task_retries=0,
-            runtime_env={"env_vars": variables(cores, here)},
-        )
-        self._alive = [actor.remote() for _ in range(specification.workers)]
+        self._job, self._deadline, facts = job, specification.deadline, Facts.here()
+        options, resources = specification.options, ray.cluster_resources()
+        here = variables(options.cores, options.address is None) | {build.SWITCH: str(int(facts.kernels))}
+        given: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "runtime_env": {"env_vars": here}}
+        actor: Any = ray.remote(ShareActor).options(**options.claims(resources), **given)
+        self._alive = [actor.remote() for _ in range(max(options.room(resources), 1))]
         try:
             directory.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=directory) as mark:
-                facts = Facts.here()
                 list(self._answers({each.hello.remote(facts, mark.name): each for each in self._alive}))
         except BaseException:
             self.close()

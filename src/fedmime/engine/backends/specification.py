@@ -98,22 +98,23 @@ class Ray:
         from fedmime.engine.backends.ray.driver import RayBackend
 
         cluster.check(self.address)
-        return RayBackend(problem, model, needs, self._options, self.workers * self.parts)
+        return RayBackend(problem, model, needs, self.options, self.workers * self.parts)
 
     def __enter__(self) -> Self:
         from fedmime.engine.backends.ray import cluster, crew
 
         cluster.check(self.address)
-        crew.hold(self._options)
+        crew.hold(self.options)
         return self
 
     def __exit__(self, *_: object) -> None:
         from fedmime.engine.backends.ray import crew
 
-        crew.release(self._options)
+        crew.release(self.options)
 
     @property
-    def _options(self) -> Any:
+    def options(self) -> Any:
+        """How workers are started, as `seat.Options`."""
         from fedmime.engine.backends.ray.seat import Options
 
         return Options(self.workers, self.address, self.cores_per_worker, float(self.deadline))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from engine.setting import PROBLEM
 from fedmime.algorithms.algorithm import Client, Reply
 from fedmime.algorithms.fedavg import FedAvg, ServerOptimized
 from fedmime.hyperparameters import number, recipe, static
+from fedmime.models.problem import Factors
 from fedmime.validation import POSITIVE
 
 
@@ -60,6 +62,32 @@ def counting(file: Path) -> Any:
         return PROBLEM.loss(params, batch, key)
 
     return fm.models.from_functions(PROBLEM.init, loss)
+
+
+def watched(problem: fm.models.Problem, file: Path) -> fm.models.Problem:
+    """A problem with factors that writes to a file whenever a worker computes one of its gradients, and which."""
+    rules = problem.factors
+    assert rules is not None
+
+    def told(what: str, losses: Any) -> Any:
+        def write(_: Any) -> np.ndarray:
+            with file.open("a") as written:
+                written.write(f"{what}\n")
+            return np.zeros((), losses.dtype)
+
+        if not _on_worker():
+            return losses
+        return losses + jax.pure_callback(write, jax.ShapeDtypeStruct((), losses.dtype), losses[0])
+
+    def record(x: Any, batch: Any, key: Any) -> Any:
+        losses, factors = rules.record(x, batch, key)
+        return told("recorded", losses), factors
+
+    def difference(y: Any, batch: Any, factors: Any, weights: Any, key: Any) -> Any:
+        losses, gradient = rules.grad_difference(y, batch, factors, weights, key)
+        return told("alone" if factors is None else "difference", losses), gradient
+
+    return dataclasses.replace(problem, factors=Factors(record, rules.mean_grad, difference))
 
 
 def telling() -> Any:

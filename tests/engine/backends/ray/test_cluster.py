@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -74,6 +77,49 @@ def test_whether_the_head_answers() -> None:
     assert not joined.alive()
     with pytest.raises(fm.ClusterError, match=r"^ray: '127.0.0.1:\d+' cannot be joined: Connection refused$"):
         joined._connect(":".join(map(str, joined._head)))
+
+
+def test_a_process_that_has_lost_its_head_does_not_join_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray cannot be shut down without its head, so it stays initialized."""
+    import ray
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        head = ":".join(map(str, server.getsockname()))
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address=head))
+    monkeypatch.setattr(ray, "shutdown", lambda: pytest.fail("it would wait for the head"))
+    monkeypatch.setattr(cluster, "_check_token", lambda: None)
+    with pytest.raises(fm.ClusterError, match=r"^ray: the head .* connected to is lost; start a new process$"):
+        Cluster().take(None)
+
+
+def test_a_ray_that_does_not_start_in_time_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the processes that it has started."""
+    file, started = tmp_path / "head.py", tmp_path / "started"
+    file.write_text(
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        f"open({str(started)!r}, 'w').write(f'{{child.pid}}')\n"
+        "time.sleep(600)\n"
+    )
+    monkeypatch.setattr(cluster, "head", SimpleNamespace(__file__=str(file)))
+    monkeypatch.setattr(cluster, "_START", 3.0)
+    process, told = cluster._started("start")
+    process.communicate(timeout=10)
+    assert told == {"error": "it has not answered within 3 seconds"}
+    until = time.monotonic() + 10
+    while _runs(int(started.read_text())):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")  # a child of nobody may wait for its burial
+    return not (state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 def test_what_a_signal_does_stays() -> None:

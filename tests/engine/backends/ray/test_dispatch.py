@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmime.engine.backends.ray.dispatch import _GAIN, assigned
+import fedmime as fm
+from fedmime.engine.backends.ray.dispatch import _GAIN, Order, assigned, collect
+from fedmime.engine.backends.ray.seat import Seat
+from fedmime.engine.backends.ray.worker import Place
 
 COSTS = st.dictionaries(st.integers(0, 40), st.floats(0.1, 100), max_size=20)
 PACES = st.dictionaries(st.integers(0, 9), st.floats(0.01, 10), min_size=1)
@@ -44,3 +48,47 @@ def test_a_worker_three_times_as_fast_gets_three_times_as_much() -> None:
 @pytest.mark.parametrize(("load", "expected"), [(0.0, 0), (5.0, 1)])
 def test_work_that_a_worker_has_already_counts(load: float, expected: int) -> None:
     assert assigned({7: 2.0}, {0: 1.0, 1: 1.5}, {}, {0: load, 1: 0.0}) == {7: expected}
+
+
+class Replacing:
+    """A crew of one worker, in whose place another one is ready when it dies."""
+
+    def __init__(self) -> None:
+        self.lost: list[Seat] = []
+        self.seats = [self._hired()]
+
+    @property
+    def ready(self) -> list[Seat]:
+        return self.seats
+
+    def lose(self, seat: Seat, why: str) -> None:
+        seat.alive = False
+        self.lost.append(seat)
+        self.seats = [self._hired()]
+
+    def check_head(self) -> None: ...
+
+    def await_one(self) -> None: ...
+
+    def admit(self, timeout: float) -> None: ...
+
+    @staticmethod
+    def _hired() -> Seat:
+        seat = Seat(0, None)
+        seat.place = Place("here", 1)
+        return seat
+
+
+def test_a_part_over_which_workers_die_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="the extra fedmime[ray] is not installed")
+
+    def died(ref: object) -> Any:
+        raise ray.exceptions.RayError("the worker died\nof a lack of memory")
+
+    monkeypatch.setattr(ray, "wait", lambda refs, **_: (refs[:1], refs[1:]))
+    monkeypatch.setattr(ray, "get", died)
+    crew: Any = Replacing()
+    words = "^ray: 3 workers have died over the same part of a cohort, the last of them: the worker died; .* resume"
+    with pytest.raises(fm.ClusterError, match=words):
+        collect(crew, {0: Order(1.0, lambda seat: object())}, {})
+    assert len(crew.lost) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import fedmime as fm
 from engine.setting import PROBLEM, population
 from fedmime.engine.backends.ray.handshake import Facts, Recipe, Subject, modules_of
 from fedmime.engine.sampling import Schedule
+from fedmime.kernels import build
 
 CLIENTS = population((3, 4))
 RECIPE = Recipe(fm.algorithms.fedavg(0.1), (), Schedule(2, 4, 1, None, 0, "examples"))
@@ -40,6 +42,13 @@ def _subject(problem: Any = PROBLEM, clients: Any = CLIENTS, recipe: Recipe = RE
 def test_the_same_run_has_no_differences() -> None:
     assert not list(_subject().differences(_subject()))
     assert Facts.here() == Facts.here()
+
+
+def test_what_changes_the_last_bits_is_a_fact(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = Facts.here()
+    assert ours.jaxlib == version("jaxlib")
+    monkeypatch.setattr(build, "available", lambda: not ours.kernels)
+    assert Facts.here() == ours._replace(kernels=not ours.kernels)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from engine.setting import KINDS, PROBLEM, close, model, population, same
 from fedmime.engine.backends.backend import Answer
 from fedmime.engine.backends.local.backend import LocalBackend
 from fedmime.engine.backends.ray import worker
-from fedmime.engine.backends.ray.parts import Part, added, plain, split
+from fedmime.engine.backends.ray.parts import Parcel, Part, added, plain, split
 from fedmime.engine.backends.ray.worker import Ask, MemoryFile, SlotMemory, Slots, Task
 
 CLIENTS = population((5, 9, 14, 3, 7, 8, 2, 11))
@@ -30,6 +30,11 @@ def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def _task(memory: MemoryFile | None = None) -> Task:
     shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), model())
     return Task([PROBLEM], "problem", shapes, [CLIENTS], [], [], memory, False, True, 0, None)
+
+
+def _parcel(tree: Any) -> Parcel:
+    leaves, structure = jax.tree.flatten(plain(tree))
+    return Parcel(jax.tree.unflatten(structure, range(len(leaves))), (leaves,))
 
 
 @dataclasses.dataclass
@@ -49,8 +54,8 @@ class InParts:
                 pass
 
             def ask(self, work: Any, points: Any = (), message: Any = None, bound: Any = np.inf) -> Answer:
-                sent, self.new, answers = None if message is None else [plain(message)], {}, []
-                at = [plain(points)] if points else None
+                sent, self.new, answers = None if message is None else _parcel(message), {}, []
+                at = _parcel(points) if points else None
                 for number, part in split(work, outer.parts, CLIENTS).items():
                     kept = None if self.memory is None or sent is None else self.memory.read(part.training)
                     before = None if points else self.before

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import secrets
+import select
 import signal
 import socket
 import subprocess
@@ -33,7 +34,8 @@ _QUIET = {
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # errors are looked at when a round asks for its answers
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-_PATIENCE = 30.0  # seconds that a Ray of our own has to end
+_START = 120.0  # seconds that a Ray of our own has to start
+_PATIENCE = 30.0  # seconds that it has to end
 
 
 def check(address: str | None) -> None:
@@ -83,10 +85,12 @@ class Cluster:
                     self._connect(address)
                 _check_token()
                 host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+                self._head = host, int(port)
+                if not (self._ours or self.alive()):  # the process was connected before, and cannot end that: `_end`
+                    raise ClusterError("ray: the head that this process was connected to is lost; start a new process")
             except BaseException:
                 self._end()
                 raise
-            self._head = host, int(port)
         self._users += 1
 
     def release(self) -> None:
@@ -114,6 +118,8 @@ class Cluster:
         from ray.exceptions import RayError
 
         Config.initialize("")  # it may have read the environment before it was set
+        if address is not None and not _admits(address):
+            raise ConfigError(f"ray: {address!r} refuses the token; take the one of the cluster (docs/cluster.md)")
         ray_constants.ENABLE_RAY_CLUSTER = address is not None and not address.startswith(("127.", "localhost:"))
         worker.print_to_stdstream = lambda *_, **__: None  # the raylet's essays about dead workers
         self._beside, told = _started("start" if address is None else "watch")
@@ -156,6 +162,34 @@ def _answers(head: tuple[str, int]) -> str | None:
         return error.strerror or str(error)
 
 
+def _admits(address: str) -> bool:
+    """Whether a cluster takes the token of this process. Ray would ask for 20 seconds, and not say what was wrong."""
+    from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]
+    from ray.exceptions import AuthenticationError
+
+    with _silence():
+        try:
+            GcsClient(address=address)
+        except AuthenticationError:
+            return False
+        except Exception:  # whatever else is wrong shows when the cluster is joined
+            return True
+    return True
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Nobody has to read what Ray's libraries write to the error output meanwhile."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
 def _check_token() -> None:
     from ray._private.authentication.authentication_utils import is_token_auth_enabled
 
@@ -166,12 +200,16 @@ def _check_token() -> None:
 def _started(what: str) -> tuple[subprocess.Popen[str], dict[str, str]]:
     """The process of `head.py`, and what it says: the address of a Ray that it has started, or an error.
 
-    It is in a session of its own, so that what the terminal sends to the driver (Ctrl-C) does not reach Ray.
+    It is in a session of its own, so that what the terminal sends to the driver (Ctrl-C) does not reach Ray, and so
+    that one which says nothing can be ended with all that it has started.
     """
     command = [sys.executable, "-P", head.__file__, what]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     process = subprocess.Popen(command, **pipes, text=True, start_new_session=True)  # noqa: S603
     assert process.stdout is not None
+    if not select.select([process.stdout], [], [], _START)[0]:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process, {"error": f"it has not answered within {_START:g} seconds"}
     return process, json.loads(process.stdout.readline() or '{"error": "it has ended without a word"}')
 
 

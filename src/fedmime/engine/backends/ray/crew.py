@@ -23,6 +23,7 @@ from fedmime.engine.backends.ray.handshake import Facts, Subject
 from fedmime.engine.backends.ray.seat import Options, Seat
 from fedmime.engine.backends.ray.worker import Task, Worker, WorkerStatus
 from fedmime.errors import ClusterError, ConfigError
+from fedmime.kernels import build
 from fedmime.runs.notes import notes, warnings
 
 LOOK = 1.0  # seconds between looks at workers that do not answer
@@ -68,18 +69,19 @@ class Crew:
         import ray
 
         self._tasks[run] = task, subject
-        greeted = [seat for seat in self.seats if seat.place is not None]  # others are told when they have answered
-        for seat in greeted:
-            self._build(seat, run)
+        known = [seat for seat in self.seats if seat.place is not None or not seat.alive]
+        for seat in known:
+            if seat.alive:
+                self._build(seat, run)  # others are told when they have answered
         self.await_one()
-        wanted = len(greeted) if self._waited else self._options.room(ray.cluster_resources())
+        wanted = len(known) if self._waited else self._options.room(ray.cluster_resources())
         until = time.monotonic() + min(_OTHERS, self._options.deadline)
-        while len(self.ready) < wanted and time.monotonic() < until:
+        while sum(seat.ready or not seat.alive for seat in self.seats) < wanted and time.monotonic() < until:
             self.admit(LOOK)
         self._waited = True
-        if missing := len(self.seats) - len(self.ready):
+        if any(seat.alive and not seat.ready for seat in self.seats):
             words = "ray: %d of %d workers are ready; others join the run when they are"
-            warnings.warning(words, len(self.seats) - missing, len(self.seats))
+            warnings.warning(words, len(self.ready), len(self.seats))
 
     def end(self, run: str) -> None:
         """Let workers free what a run took."""
@@ -105,7 +107,10 @@ class Crew:
                 raise ClusterError(f"{words}; has the cluster {self._options.cores} free cores? {RESUME}")
 
     def admit(self, timeout: float) -> None:
-        """Take note of workers that have got ready, and replace those that have died before they did."""
+        """Take note of workers that have got ready, and replace those that have died before they did.
+
+        A worker that cannot work as the driver does is left out; while no other one is ready, that is an error.
+        """
         import ray
         from ray.exceptions import RayError, RayTaskError
 
@@ -119,19 +124,21 @@ class Crew:
             if not seat.alive:
                 continue
             try:
-                status = ray.get(ref)
+                self._greet(seat, ray.get(ref), run)
             except RayTaskError as error:
-                raise cause_of(error) from None
+                self._leave_out(seat, cause_of(error))
+            except ConfigError as error:
+                self._leave_out(seat, error)
             except RayError as error:
                 self._failures += 1
                 if _CREATION in str(error) or self._failures >= MOST_LOSSES * len(self.seats):
                     last = str(error).strip().rpartition("\n")[2].strip()  # of the traceback that Ray quotes
                     hint = "has its machine the fedmime of the driver?"
-                    raise ClusterError(f"ray: no worker starts: {last}; {hint}") from None
-                self.lose(seat, first_line(error))
+                    self._leave_out(seat, ClusterError(f"ray: no worker starts: {last}; {hint}"))
+                else:
+                    self.lose(seat, first_line(error))
             else:
                 self._failures = 0
-                self._greet(seat, status, run)
                 seat.building = [each for each in seat.building if each[0] != ref]
                 if not run:
                     for each in self._tasks:
@@ -172,6 +179,7 @@ class Crew:
         variables = {
             "JAX_NUM_CPU_DEVICES": str(options.cores),
             "JAX_ENABLE_X64": str(int(self._facts.float64)),
+            build.SWITCH: str(int(self._facts.kernels)),
             "OMP_NUM_THREADS": str(options.cores),
         }
         if path := os.environ.get("PYTHONPATH"):
@@ -202,6 +210,13 @@ class Crew:
                 raise ConfigError(f"ray: {seat} has {difference}")
             if status.reaches_memory:
                 seat.reaches.add(run)
+
+    def _leave_out(self, seat: Seat, why: Exception) -> None:
+        """Go on without a worker. It is not replaced, since another one on its machine would be refused, too."""
+        if not self.ready:
+            raise why from None
+        seat.alive, seat.building = False, []
+        warnings.warning("%s; the run goes on without %s", first_line(why), seat)
 
     def _lose_late(self, seats: Collection[Seat]) -> None:
         """Replace workers that hang. Ray then answers for their parts with errors, upon which others do them."""

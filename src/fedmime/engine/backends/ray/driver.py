@@ -22,7 +22,7 @@ from fedmime.engine.backends.local.backend import LocalBackend, check_messages
 from fedmime.engine.backends.local.layout import in_words
 from fedmime.engine.backends.ray import crew, dispatch
 from fedmime.engine.backends.ray.handshake import Recipe, Subject, modules_of
-from fedmime.engine.backends.ray.parts import Part, added, plain, split
+from fedmime.engine.backends.ray.parts import Parcel, Part, added, plain, split
 from fedmime.engine.backends.ray.seat import Options, Seat
 from fedmime.engine.backends.ray.tally import Tally
 from fedmime.engine.backends.ray.worker import Ask, MemoryFile, Slots, Task
@@ -46,7 +46,9 @@ class _Round:
 
         self.id, self.cohort, self.parts = next(_numbers), cohort, parts
         self.refs = {number: [ray.put(part)] for number, part in parts.items()}
-        self.points: list[Any] | None = None  # a reference to those of phase 1
+        self.points: Parcel | None = None  # those of phase 1
+        self.places: dict[int, tuple[Any, int]] = {}  # by identity: an array that was sent, and its number
+        self.sent: list[Any] = []  # references to the lists of such arrays
         self.placed: dict[int, Seat] = {}
         self.taken: dict[int, list[int]] = {}  # by part, slots of the memory file that its worker may write to
         self.written: dict[int, int] = {}  # by client, the slots with what it keeps if the server accepts the round
@@ -93,9 +95,9 @@ class RayBackend(Backend):
         self._tally.begin(current.id, workers.lost)
         before, sent = current.points, None
         if points:
-            current.points = self._put(plain(points))
+            current.points = self._put(current, points)
         if message is not None:
-            sent = self._put(plain(message))
+            sent = self._put(current, message)
         asked = current.points if points else None
         before = None if points else before
         ask = Ask(plain(work.aggregator), plain(bound), asked, sent, before, None, work.algorithm)
@@ -168,14 +170,21 @@ class RayBackend(Backend):
         self._tally.sent(values, 0.0)
         return values
 
-    def _put(self, value: Any) -> list[Any]:
-        """A reference to something that all workers need, which is copied once."""
+    def _put(self, current: _Round, tree: Any) -> Parcel:
+        """What all workers need, its arrays copied once a round, such as x of the points and again of the message.
+
+        Arrays are recognised by their identity; those that were sent are held, so that their identities stay their own.
+        """
         import ray
 
-        start = time.perf_counter()
-        ref = ray.put(value)
-        self._tally.sent(value, time.perf_counter() - start)
-        return [ref]
+        start, known = time.perf_counter(), len(current.places)
+        for leaf in jax.tree.leaves(tree):
+            current.places.setdefault(id(leaf), (leaf, len(current.places)))
+        new = plain([leaf for leaf, number in current.places.values() if number >= known])
+        if new:
+            current.sent.append(ray.put(new))
+        self._tally.sent(new, time.perf_counter() - start)
+        return Parcel(jax.tree.map(lambda leaf: current.places[id(leaf)][1], tree), tuple(current.sent))
 
     def _round(self, work: Work) -> _Round:
         """The parts of a round, split once."""

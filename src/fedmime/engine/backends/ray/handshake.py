@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 import jax
 
 from fedmime import named
+from fedmime.kernels import build
 from fedmime.runs import identity
 from fedmime.version import exact
 
@@ -24,17 +25,21 @@ class Facts(NamedTuple):
 
     fedmime: str
     jax: str
+    jaxlib: str
     numpy: str
     python: str
     float64: bool
     platform: str
+    kernels: bool
+    """Whether the C kernels are used, without which the last bits are others."""
 
     @classmethod
     def here(cls) -> Self:
         """Those of this process."""
         wide = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
         python = ".".join(platform.python_version_tuple()[:2])
-        return cls(exact(), version("jax"), version("numpy"), python, wide, jax.default_backend())
+        jax_, jaxlib, numpy = map(version, ("jax", "jaxlib", "numpy"))
+        return cls(exact(), jax_, jaxlib, numpy, python, wide, jax.default_backend(), build.available())
 
 
 class Recipe(NamedTuple):

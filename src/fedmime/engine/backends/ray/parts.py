@@ -80,6 +80,20 @@ class Sent(NamedTuple):
         return batches
 
 
+class Parcel(NamedTuple):
+    """A pytree whose arrays are elsewhere, so that one which is sent twice in a round is copied once."""
+
+    places: Any
+    """The pytree, with a number in place of each array."""
+    refs: Sequence[Any]
+    """References to lists, which have the arrays one after another."""
+
+    def filled(self, lists: Sequence[Sequence[Any]]) -> Any:
+        """The pytree again, with these lists in place of the references."""
+        arrays = [array for each in lists for array in each]
+        return jax.tree.map(arrays.__getitem__, self.places)
+
+
 class PartAnswer(NamedTuple):
     """What a worker answers for a part; the first six fields are those of `Answer`, as NumPy arrays and numbers."""
 

@@ -26,7 +26,7 @@ from fedmime.engine.backends.local.backend import LocalBackend
 from fedmime.engine.backends.local.devices import lanes, mesh
 from fedmime.engine.backends.local.layout import Layout
 from fedmime.engine.backends.ray.handshake import Facts, Subject
-from fedmime.engine.backends.ray.parts import PartAnswer, accepted, arrived, plain
+from fedmime.engine.backends.ray.parts import Parcel, PartAnswer, accepted, arrived, plain
 from fedmime.engine.intake import Intake
 from fedmime.runs.slots import SlotFile
 
@@ -86,9 +86,9 @@ class Ask(NamedTuple):
     aggregator: Aggregator
     """The round's, with the clipping norms of the state."""
     bound: Any
-    points: Ref | None
-    message: Ref | None
-    before: Ref | None
+    points: Parcel | None
+    message: Parcel | None
+    before: Parcel | None
     """The points of phase 1, for a worker that has not done it."""
     kept: Slots | Sequence[Any] | None
     """What the clients that train have kept: where to find it, or the values themselves in the clients' order."""
@@ -219,7 +219,7 @@ class _Run:
         register((ask.aggregator, ask.algorithm))
         local, work = self.backend(number), self.work(number, round_id, ref)
         work = work._replace(aggregator=ask.aggregator, algorithm=ask.algorithm)
-        points, message, before = (None if r is None else _got(r) for r in (ask.points, ask.message, ask.before))
+        points, message, before = map(_unpacked, (ask.points, ask.message, ask.before))
         start = time.perf_counter()
         local.memory = memory = self._memory(work, ask.kept)
         if self._begun.get(number) != round_id:
@@ -306,6 +306,10 @@ def register(recipe: Any) -> None:
             jax.tree_util.register_dataclass(type(recipe))
         for field in dataclasses.fields(recipe):
             register(getattr(recipe, field.name))
+
+
+def _unpacked(parcel: Parcel | None) -> Any:
+    return None if parcel is None else parcel.filled([_got([ref]) for ref in parcel.refs])
 
 
 def _got(ref: Ref) -> Any:

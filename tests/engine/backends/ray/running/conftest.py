@@ -30,6 +30,6 @@ def even(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def ray() -> Iterator[Ray]:
     with SPECIFICATION as held:
-        crew.started(held._options)
+        crew.started(held.options)
         yield held
     assert not cluster.CLUSTER._users

@@ -44,7 +44,7 @@ def agree(ours: Any, theirs: Any) -> None:
 
 
 def workers(specification: Any = SPECIFICATION) -> crew.Crew:
-    return crew._crews[specification._options]
+    return crew._crews[specification.options]
 
 
 def all_ready() -> None:

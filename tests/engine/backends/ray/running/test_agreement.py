@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import inspect
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import fedmime as fm
-from engine.backends.ray.losses import FAILING, FAILING_LATER, NOISY, counting, tripled
+from engine.backends.ray.losses import FAILING, FAILING_LATER, NOISY, counting, tripled, watched
 from engine.backends.ray.running.setting import MIME, MODES, OWN, ROUNDS, SIZES, agree, expected, run, unbroken, workers
 from engine.setting import EVERY, FURTHER, KINDS, PROBLEM, close, population, same
 from fedmime.engine.backends.specification import Ray
@@ -92,15 +93,21 @@ def test_random_losses(ray: Ray, weights: str) -> None:
     agree(ours, theirs)
 
 
-def test_models_with_factors(ray: Ray) -> None:
-    problem = fm.models.mlp((2, 2), 3, (5,))
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-5)])
+def test_models_with_factors(ray: Ray, dtype: Any, tolerance: float, tmp_path: Path) -> None:
+    """A worker takes the gradient at x once a round, in phase 1, where its local steps find the factors."""
+    file = tmp_path / "computed"
+    problem = watched(fm.models.mlp((2, 2), 3, (5,)), file)
     rng = np.random.default_rng(0)
-    clients = {
-        f"c{i}": {"x": rng.random((n, 2, 2)), "y": rng.integers(0, 3, n).astype(np.int32)} for i, n in enumerate(SIZES)
-    }
-    drawn = fm.data.from_arrays(clients)
-    ours, theirs = (fm.simulate(MIME, problem, drawn, ROUNDS, 5, 4, backend=b) for b in (ray, "local"))
-    jax.tree.map(lambda p, q: np.testing.assert_allclose(p, q, 1e-5, 1e-6), ours.state.server, theirs.state.server)
+    clients = {f"c{i}": {"x": rng.random((n, 2, 2)), "y": rng.integers(0, 3, n, np.int32)} for i, n in enumerate(SIZES)}
+    initial = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), problem.init(jax.random.key(0)))
+    given = (MIME, problem, fm.data.from_arrays(clients), ROUNDS, 5, 4)
+    ours, theirs = (fm.simulate(*given, initial=initial, backend=backend) for backend in (ray, "local"))
+    close(ours.state.server, theirs.state.server, tolerance)
+    computed = collections.Counter(file.read_text().split())
+    assert computed.keys() == {"recorded", "difference"}  # never a gradient by itself
+    assert computed["recorded"] == 2 * ROUNDS  # two workers; all examples of a worker's clients are one chunk
+    assert {leaf.dtype for leaf in jax.tree.leaves(fm.params(ours.state))} == {np.dtype(dtype)}
 
 
 def test_a_recipe_of_the_users_own(ray: Ray) -> None:
@@ -207,7 +214,9 @@ def test_a_run_tells_what_travelled_and_who_computed(ray: Ray, tmp_path: Path) -
     assert ended.history.keys() >= OWN
     assert rows["workers"].tolist() == [2] * ROUNDS
     assert rows["workers_lost"].tolist() == [0] * ROUNDS
-    assert (rows["bytes_broadcast"] >= 2 * model).all()  # x for the gradients; x and the mean gradient for training
+    sent = rows["bytes_broadcast"]  # x for the gradients; the mean gradient and the momentum for training; and numbers
+    assert (sent >= 3 * model).all()
+    assert (sent < 3 * model + 64).all()
     assert (rows["bytes_gathered"] >= 4 * model).all()  # two parts' gradients, and two parts' updates
     timings = (tmp_path / "run" / "timings.jsonl").read_text()
     assert timings.count("seconds_broadcast") == timings.count("seconds_gather") == ROUNDS
