@@ -22,6 +22,9 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{tempfile.gettempdir()}/fed
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
+# No test cuts the power, so this process waits for no disk. Those that tests kill do, as users' do.
+os.fsync = lambda _: None
+
 import hypothesis
 import pytest
 
