@@ -51,7 +51,7 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(100_000, 20, 50)
 
 
-_MOST_MAPS, _LOOK_EVERY = 30_000, 100  # a process may have 65,530 mapped regions; a compiled program takes about 20
+_MOST_MAPS, _LOOK_EVERY = 50_000, 100  # a process may have 65,530 mapped regions; a compiled program takes about 20
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
