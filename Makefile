@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo demo-rates test test-plain test-slow torch test-deploy test-versions lint bench docs install browser clean
+.PHONY: demo demo-rates test test-shared test-plain test-processes test-slow torch test-deploy test-versions lint bench docs install browser clean
 
 # Stamps make a second install free; they are renewed when the project's requirements change. The demo needs no
 # developers' tools. Pip never removes an extra, and the full install is one for the demo, too.
@@ -45,13 +45,17 @@ browser:
 	  (apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium) >/dev/null 2>&1; } || true
 
 # Two processes; neighbouring tests share fixtures and programs, so each process gets half of them in a row. The tests of
-# the Ray back end share one Ray, whose workers need the cores, and so do Flower's processes: they run by themselves.
+# the Ray back end share one Ray, and Flower's start processes of their own. Both mostly wait, so they run beside the rest.
 SHARED := --numprocesses 2 --dist worksteal
 RAY := tests/engine/backends/ray/running tests/experiments/test_sweep_ray.py
 FLOWER := tests/deploy/flower
 test: install browser
-	$(MAKE) --no-print-directory --jobs 2 lint test-plain
+	$(MAKE) --no-print-directory --jobs 2 test-shared lint test-plain test-processes
+
+test-shared: install
 	$(BIN)/python -m pytest --quiet $(SHARED) $(addprefix --ignore ,$(RAY) $(FLOWER))
+
+test-processes: install
 	$(BIN)/python -m pytest --quiet $(RAY)
 	$(BIN)/python -m pytest --quiet $(FLOWER)
 
@@ -65,7 +69,7 @@ test-slow: install
 	$(BIN)/python -m pytest --quiet -m slow $(RAY)
 
 # Every process that tests start reads the same compiled modules, also where Python is told to write none.
-test test-plain test-slow test-deploy: export PYTHONDONTWRITEBYTECODE :=
+test test-shared test-plain test-processes test-slow test-deploy: export PYTHONDONTWRITEBYTECODE :=
 
 # Real deployments: five nodes, masked sums, faults, clients in PyTorch, two network namespaces (which take root).
 # About half an hour on two cores.

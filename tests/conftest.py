@@ -22,6 +22,9 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{tempfile.gettempdir()}/fed
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
+# No test cuts the power, so this process waits for no disk. Those that tests kill do, as users' do.
+os.fsync = lambda _: None
+
 import hypothesis
 import pytest
 
@@ -48,7 +51,7 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(100_000, 20, 50)
 
 
-_MOST_MAPS, _LOOK_EVERY = 30_000, 100  # a process may have 65,530 mapped regions; a compiled program takes about 20
+_MOST_MAPS, _LOOK_EVERY = 50_000, 100  # a process may have 65,530 mapped regions; a compiled program takes about 20
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:

@@ -16,6 +16,7 @@ import fedmime as fm
 from faults.program import said, server
 from fedmime import named
 from fedmime.experiments import tasks, train
+from fedmime.report import html
 
 SOURCE = Path(__file__).with_name("own_task.py")
 
@@ -31,7 +32,9 @@ def forget() -> None:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory with the file, from which commands are given."""
+    """A directory with the file, from which commands are given; reports are written without the figures of any run."""
+    for figures in ("standard", "diagnostics"):
+        monkeypatch.setattr(html, figures, lambda *_: [])
     shutil.copy(SOURCE, tmp_path / "own_of_mine.py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -54,6 +54,7 @@ SMOKE = [
 ]
 
 
+@pytest.mark.usefixtures("few_writers")
 @pytest.mark.parametrize("name", SMOKE)
 def test_smoke(name: str, tmp_path, monkeypatch) -> None:
     found = reproduce(name, "smoke", out=tmp_path)

@@ -16,6 +16,7 @@ EMBEDDED = [task.name for task in tasks.TASKS.values() if not task.published]
 PUBLISHED = [task.name for task in tasks.TASKS.values() if task.published]
 
 
+@pytest.mark.usefixtures("few_writers")
 @pytest.mark.parametrize("name", EMBEDDED)
 def test_models_fit_their_data(name: str) -> None:
     task = tasks.get(name)
@@ -27,6 +28,11 @@ def test_models_fit_their_data(name: str) -> None:
     assert losses.shape == (2,)
     assert clients.test is not None
     assert len(clients) >= task.cohort
+
+
+@pytest.mark.slow
+def test_the_handwriting_of_a_task_has_all_writers() -> None:
+    assert len(tasks.get("handwriting-mlp").clients()) == 3400
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -95,6 +95,7 @@ def test_another_model_is_another_run(first: Path, tmp_path: Path, capsys: pytes
     assert "initial: " in ended.err
 
 
+@pytest.mark.usefixtures("few_writers")
 def test_shapes_that_do_not_fit_are_one_line(first: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "--task", "handwriting-logistic", "--init", first, "--out", tmp_path / "out"]
     ended = said(words, capsys)

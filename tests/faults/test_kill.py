@@ -19,7 +19,7 @@ METHODS = {
     "scaffold": ["--algorithm", "scaffold"],
     "mime_mvr": ["--algorithm", "mime_mvr"],
 }
-KILLS = {"mime-adam": 3, "scaffold": 3, "mime_mvr": 3}
+KILLS = {"mime-adam": 3, "scaffold": 3}
 MORE_KILLS = {"mime-adam": 7, "scaffold": 7, "mime_mvr": 6}
 MOST_OPERATIONS = 200  # about five rounds: seven such lives do not reach the end
 LAUNCH = "from fedmime.cli.main import script; script()"

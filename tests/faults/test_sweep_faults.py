@@ -21,7 +21,9 @@ def begun(forks: Server, out: Path) -> tuple[Child, list]:
     return child, workers()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow), (signal.SIGINT, 130)]
+)
 def test_26_signals_save_the_points_of_all_processes(
     number: int, code: int, forks: Server, tmp_path: Path, capsys
 ) -> None:
