@@ -13,7 +13,7 @@ import fedmime as fm
 from fedmime.engine.backends.ray import crew
 from fedmime.engine.backends.ray.handshake import Facts, Subject
 from fedmime.engine.backends.ray.seat import Options
-from fedmime.engine.backends.ray.worker import Answer, Place
+from fedmime.engine.backends.ray.worker import Place, WorkerStatus
 
 TWO, THREE = Options(2, None, 1, 60.0), Options(3, None, 1, 60.0)
 
@@ -136,7 +136,7 @@ def hired(monkeypatch: pytest.MonkeyPatch) -> Callable[..., crew.Crew]:
 
 
 SUBJECT = Subject("problem", None, "configuration", {})
-HERE = Answer(Facts.here(), Place("a", 1))
+HERE = WorkerStatus(Facts.here(), Place("a", 1))
 OTHER = HERE._replace(facts=HERE.facts._replace(jaxlib="0.0.1"), place=Place("b", 2))
 GOOD = Machine(HERE, HERE._replace(subject=SUBJECT))
 
