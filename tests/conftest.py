@@ -22,11 +22,11 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{tempfile.gettempdir()}/fed
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
-# No test cuts the power, so this process waits for no disk. Those that tests kill do, as users' do.
-os.fsync = lambda _: None
-
 import hypothesis
 import pytest
+
+# No test cuts the power, so this process waits for no disk. Those that tests kill do, as users' do.
+os.fsync = lambda _: None
 
 hypothesis.settings.register_profile("fedmime", deadline=None, max_examples=25, derandomize=True)
 hypothesis.settings.load_profile("fedmime")

@@ -13,7 +13,7 @@ from fedmime.experiments import train
 
 @pytest.fixture
 def few_writers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The embedded handwriting in the hands of 40 writers: to draw all 3,400 takes half a minute where none are kept."""
+    """The embedded handwriting in the hands of 40 writers: to draw all 3,400 takes half a minute."""
     monkeypatch.setattr(data, "handwriting", functools.partial(data.handwriting, clients=40))
     train._population.cache_clear()
     yield
