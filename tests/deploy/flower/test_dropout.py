@@ -40,7 +40,7 @@ def dropping(tmp_path: Path, drops: int, deadline: float, seconds: float) -> tup
     def on_event(event: Any) -> None:
         times.append(time.monotonic())
 
-    population = partition.regroup(tasks.get(TASK).population(None), NODES)
+    population = partition.regroup(tasks.population(TASK), NODES)
     store = tmp_path / "all.store"
     fm.data.from_arrays({name: population.client(name) for name in population.ids}).save(store)
     with operate.local(tmp_path / "logs", lambda _: {}, 1 << 20) as running:
