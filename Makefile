@@ -22,7 +22,7 @@ install: $(VENV)/installed
 
 # PyTorch for the clients that are written in it. It belongs to no extra: without --no-deps, the builds that most indexes
 # offer would bring a gigabyte of CUDA with them. Whoever has an index of builds for the CPU gives it to pip.
-TORCH := torch filelock typing-extensions sympy networkx jinja2 fsspec mpmath MarkupSafe
+TORCH := torch setuptools filelock typing-extensions sympy networkx jinja2 fsspec mpmath MarkupSafe
 $(VENV)/installed-torch: constraints.txt | $(VENV)/installed
 	$(PIP) install --quiet --no-deps --constraint constraints.txt $(TORCH)
 	touch $@
