@@ -38,7 +38,8 @@ class Reproduce:
     """Which one. `compression`, `privacy` and `sparsity` are our own: accuracy against bytes, against ε, and where
     gradients are sparse."""
     scale: Literal["full", "small", "smoke"] = "small"
-    """The paper's setting, one that two cores finish within an hour, or one that takes seconds."""
+    """The paper's setting, one that two cores finish within an hour or so (the table of accuracies: within days, see
+    --share), or one that takes seconds."""
     data_dir: Path | None = None
     """The published files; without, the data that comes with the package."""
     seeds: int | None = None
