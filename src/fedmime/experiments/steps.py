@@ -32,12 +32,11 @@ class Scale(NamedTuple):
 
 _RATES, _MARKS = (0.3, 0.1, 0.03), (1, 2, 4, 7, 14, 28, 56, 100, 140)
 _FEW = ("Mime", "MimeLite", "FedAvg", "FedAvg, server rate 10", "FedAvg, β = 0")
-_TWO = ("Mime", "FedAvg")
 _LIGHT = ablation.SCALES["small"].rates
 SCALES = {
     "full": Scale(50, 0.1, _RATES, _MARKS, 10, 50, ablation.Scale(1000, 1000, 20, 1, 10, 3, True, True, _FEW, _LIGHT)),
     "small": Scale(50, 0.1, _RATES, _MARKS, 5, 20, ablation.Scale(1000, 400, 20, 1, 10, 3, True, False, _FEW, _LIGHT)),
-    "smoke": Scale(2, 0.1, (0.1,), (1, 4), 2, 3, ablation.Scale(4, 2, 5, 1, 2, 2, False, False, _TWO, (1.0, 0.1))),
+    "smoke": Scale(2, 0.1, (0.1,), (1, 4), 2, 3, ablation.Scale(4, 2, 5, 1, 2, 2, False, False, _FEW, (1.0, 0.1))),
 }
 
 
