@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from markupsafe import Markup
 
+import fedmime as fm
 from fedmime.errors import DataError
 from fedmime.report import html
 from fedmime.report.comparable import warning
@@ -222,6 +223,21 @@ def test_values_of_another_kind_are_gaps(tmp_path: Path) -> None:
     change_rows(path, {1: {"loss": 10**400}})
     with pytest.raises(DataError, match="a number is too large"):
         load(path)
+
+
+def test_clients_of_a_run_keep_their_names(tmp_path: Path) -> None:
+    drawn = np.random.default_rng(0)
+    examples = {
+        name: {"x": drawn.normal(size=(6, 2, 2, 1)).astype("f4"), "y": np.arange(6) % 2} for name in ("Ada", "Bob")
+    }
+    clients = fm.data.from_arrays(examples, test_clients=fm.data.from_arrays(examples))
+    problem = fm.models.logistic(input_shape=(2, 2, 1), classes=2)
+    given = {"rounds": 2, "cohort_size": 2, "evaluate_every": 1, "clients_every": 1, "run_dir": tmp_path / "run"}
+    fm.simulate(fm.algorithms.fedavg(0.1), problem, clients, **given)
+    found = load(tmp_path / "run")[0].clients
+    assert found["ids"] == ["Ada", "Bob"]
+    assert found["accuracy"].shape == (2,)
+    assert "client" in html.page("", load(tmp_path / "run"), pictures=[])
 
 
 def test_rounds_to_target() -> None:

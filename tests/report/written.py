@@ -56,7 +56,8 @@ def write_run(
     times = ({"round": number, "seconds": round(0.32 * (number + 1), 3)} for number in range(rounds))
     (path / "timings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in times))
     accuracy = np.clip(rows[-1].get("test_accuracy", 0.5) + 0.12 * draw.standard_normal(400), 0, 1)
-    _json(path / "clients.json", {"round": rounds - 1, "accuracy": accuracy.tolist(), "examples": [150] * 400})
+    each = {"ids": [f"writer_{k}" for k in range(400)], "accuracy": accuracy.tolist(), "examples": [150] * 400}
+    _json(path / "clients.json", {"round": rounds - 1, **each})
     asked = {
         "label": method,
         "task": "handwriting-mlp",

@@ -127,12 +127,13 @@ def _label(config: Mapping[str, Any], path: Path) -> str:
 
 
 def _clients(file: Path) -> Mapping[str, Any]:
-    """The last evaluation of every client; what was measured becomes arrays."""
+    """The last evaluation of every client: `ids` as they are named, and what was measured as arrays."""
     found = _mapping(file)
+    measured = {name: each for name, each in found.items() if isinstance(each, list) and name != "ids"}
     try:
-        return {name: np.asarray(each, float) if isinstance(each, list) else each for name, each in found.items()}
+        return {**found, **{name: np.asarray(each, float) for name, each in measured.items()}}
     except (TypeError, ValueError, OverflowError):
-        raise DataError(f"{str(file)!r} is damaged: its lists must hold numbers and nulls only") from None
+        raise DataError(f"{str(file)!r} is damaged: its lists must hold numbers and nulls only, but for ids") from None
 
 
 def _seconds(file: Path, rounds: np.ndarray) -> np.ndarray:
