@@ -12,6 +12,7 @@ from markupsafe import Markup
 import fedmime as fm
 from fedmime.errors import DataError
 from fedmime.report import html
+from fedmime.report.bars import client_accuracies
 from fedmime.report.comparable import warning
 from fedmime.report.curves import mean_interval, with_intervals
 from fedmime.report.heatmap import heat_map
@@ -237,7 +238,8 @@ def test_clients_of_a_run_keep_their_names(tmp_path: Path) -> None:
     found = load(tmp_path / "run")[0].clients
     assert found["ids"] == ["Ada", "Bob"]
     assert found["accuracy"].shape == (2,)
-    assert "client" in html.page("", load(tmp_path / "run"), pictures=[])
+    (shown,) = client_accuracies(load(tmp_path / "run"), "clients").axes
+    assert "worst tenth" in shown.texts[1].get_text()
 
 
 def test_rounds_to_target() -> None:

@@ -38,7 +38,7 @@ class Reproduce:
     """Which one. `compression`, `privacy` and `sparsity` are our own: accuracy against bytes, against ε, and where
     gradients are sparse."""
     scale: Literal["full", "small", "smoke"] = "small"
-    """The paper's setting, one that two cores finish within an hour or so (the table of accuracies: within days, see
+    """The paper's setting, one that takes two cores about an hour (the table of accuracies: more than a day, see
     --share), or one that takes seconds."""
     data_dir: Path | None = None
     """The published files; without, the data that comes with the package."""

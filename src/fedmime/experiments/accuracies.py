@@ -53,7 +53,7 @@ class Scale(NamedTuple):
 
 
 _LIGHT = tuple(grids.LIGHT["eta"])
-_SMALL = {"logistic": 300, "cnn": 200, "shakespeare": 200, "stackoverflow": 100}  # a fifth takes two cores a night
+_SMALL = {"logistic": 300, "cnn": 200, "shakespeare": 200, "stackoverflow": 100}  # more than a day on two cores
 _EVALUATIONS = 8  # in the course of a run; a rate is judged by the mean of the last three
 SCALES = {
     "full": Scale(tuple(Column(name, 1000, _LIGHT) for name in PAPER), 3),

@@ -55,8 +55,8 @@ def reproduce(
     """Make a figure or table of the paper again, or one of our own: data, PNG and PDF, and a page.
 
     Args:
-        scale: `"full"` is the paper's setting, `"small"` fits two cores in about an hour (the table of
-            accuracies takes days, a fifth of its rounds a night), `"smoke"` takes seconds.
+        scale: `"full"` is the paper's setting, `"small"` takes two cores about an hour (the table of
+            accuracies: more than a day, see `share`), `"smoke"` takes seconds.
         data_dir: the published files; without, the data that comes with the package.
         seeds: how many, instead of the scale's number.
         columns: of the table of accuracies; by default all.

@@ -127,13 +127,13 @@ def _label(config: Mapping[str, Any], path: Path) -> str:
 
 
 def _clients(file: Path) -> Mapping[str, Any]:
-    """The last evaluation of every client: `ids` as they are named, and what was measured as arrays."""
+    """The last evaluation of every client: `ids` is the list of their names, every other list becomes an array."""
     found = _mapping(file)
-    measured = {name: each for name, each in found.items() if isinstance(each, list) and name != "ids"}
+    listed = {name for name, each in found.items() if isinstance(each, list) and name != "ids"}
     try:
-        return {**found, **{name: np.asarray(each, float) for name, each in measured.items()}}
+        return {name: np.asarray(each, float) if name in listed else each for name, each in found.items()}
     except (TypeError, ValueError, OverflowError):
-        raise DataError(f"{str(file)!r} is damaged: its lists must hold numbers and nulls only, but for ids") from None
+        raise DataError(f"{str(file)!r} is damaged: its lists must hold numbers and nulls only (ids aside)") from None
 
 
 def _seconds(file: Path, rounds: np.ndarray) -> np.ndarray:
