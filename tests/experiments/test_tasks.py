@@ -1,5 +1,7 @@
 """Tasks: data and model fit each other, and the settings are the paper's."""
 
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from fedmime.experiments import tasks, train
 from fedmime.experiments.plan import plan
 from fedmime.experiments.setting import Setting
 
+ROOT = Path(__file__).parents[2]
 EMBEDDED = [task.name for task in tasks.TASKS.values() if not task.published]
 PUBLISHED = [task.name for task in tasks.TASKS.values() if task.published]
 
@@ -31,6 +34,14 @@ def test_models_fit_their_data(name: str) -> None:
 
 
 @pytest.mark.slow
+def test_the_example_with_fewer_writers_has_the_model_of_handwriting_mlp() -> None:
+    example = tasks.get(f"{ROOT / 'examples/fewer_writers.py'}:task")
+    model, all_writers = (
+        jax.eval_shape(task.problem().init, jax.random.key(0)) for task in (example, tasks.get("handwriting-mlp"))
+    )
+    assert jax.tree.map(lambda leaf: leaf.shape, model) == jax.tree.map(lambda leaf: leaf.shape, all_writers)
+
+
 def test_the_handwriting_of_a_task_has_all_writers() -> None:
     assert len(tasks.get("handwriting-mlp").clients()) == 3400
 
